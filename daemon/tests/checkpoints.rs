@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use murmur::drivers::{CheckpointRequests, NotSaved, SavedCheckpoint, Trainer, TrainerSettings};
 use murmur::store::{Checkpoint, CheckpointWriter};
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 use murmur_protocol::{Event, RunManifest, TrainerOrder};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
@@ -13,8 +13,9 @@ use tokio::sync::mpsc;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn trainer(folder: &std::path::Path) -> (Trainer, mpsc::Receiver<Event>, mpsc::Sender<murmur::drivers::Arrival>) {
-    let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
-    let manifest = RunManifest { model, ..RunManifest::default() };
+    let model =
+        TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
+    let manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     let engine = Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine");
     let (sender, events) = mpsc::channel(64);
     let (shards, arrivals) = mpsc::channel(1);

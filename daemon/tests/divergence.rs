@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use murmur::drivers::{Trainer, TrainerSettings, TrainingView};
 use murmur::store::{CheckpointWriter, load_latest};
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 use murmur_protocol::{Correction, Event, Part, RequestId, RunManifest, Snapshot, TrainerOrder, bounds};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
@@ -24,8 +24,9 @@ struct Bench {
 
 impl Bench {
     fn start(folder: &Path) -> Bench {
-        let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
-        let manifest = RunManifest { model, ..RunManifest::default() };
+        let model =
+            TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
+        let manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         let engine = Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine");
         let layout = engine.layout().clone();
         let (sender, events) = mpsc::channel(64);

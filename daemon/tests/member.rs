@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use murmur::drivers::{Trainer, TrainerSettings};
 use murmur::store::CheckpointWriter;
-use murmur_protocol::manifest::{ModelSpec, SynchronousSpec, Topology};
+use murmur_protocol::manifest::{SynchronousSpec, Topology, TransformerModel};
 use murmur_protocol::{Event, RequestId, RunManifest, Snapshot, TrainerOrder};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
@@ -48,8 +48,9 @@ impl Member {
 /// A member with this pace that has not begun, its engine before any step, and the folder of its checkpoints. `steps`: of the run,
 /// and of its own.
 fn new_member(pace: Option<&str>, steps: Option<(u64, u64)>) -> (Member, impl Fn() -> Engine, tempfile::TempDir) {
-    let mut manifest = RunManifest::default();
-    manifest.model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..manifest.model };
+    let model =
+        TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     manifest.synchronous = SynchronousSpec { topology: Topology::Ring, ..SynchronousSpec::default() };
     manifest.schedule.total_steps = steps.map_or(manifest.schedule.total_steps, |(total, _)| total);
     let settings = TrainerSettings {

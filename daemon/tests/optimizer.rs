@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use murmur::drivers::{Trainer, TrainerSettings};
 use murmur::store::{CheckpointWriter, load_latest};
-use murmur_protocol::manifest::{ModelSpec, OptimizerKind};
+use murmur_protocol::manifest::{OptimizerKind, TransformerModel};
 use murmur_protocol::{RunManifest, TrainerOrder};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
@@ -16,8 +16,9 @@ const STEPS: u64 = 12;
 
 #[test]
 fn the_optimizer_is_told_with_how_many_members_its_model_is_averaged() {
-    let mut manifest = RunManifest::default();
-    manifest.model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..manifest.model };
+    let model =
+        TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     (manifest.optimizer.kind, manifest.optimizer.match_batch) = (OptimizerKind::Muon, true);
     let engine = || Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine");
     let expected = |members: f64| {

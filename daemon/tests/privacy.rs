@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use murmur::drivers::{NotSaved, Trainer, TrainerSettings};
 use murmur::store::{CheckpointWriter, PRIVACY_FILE, PrivacyLedger};
-use murmur_protocol::manifest::{DataSource, ModelSpec};
+use murmur_protocol::manifest::{DataSource, TransformerModel};
 use murmur_protocol::{Event, RunManifest, TrainerOrder};
 use murmur_training::privacy::{Budget, Mechanism, PrivateSteps, SecretKey};
 use murmur_training::{Corpus, Device, Engine};
@@ -29,8 +29,9 @@ impl Bench {
 
     /// `before` the first step, with the ledger open already.
     fn start_after(folder: &Path, before: impl FnOnce()) -> Bench {
-        let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
-        let mut manifest = RunManifest { model, ..RunManifest::default() };
+        let model =
+            TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         manifest.data.source = DataSource::Files;
         manifest.optimizer.batch_sequences = 2;
         let bytes = (0..4000).map(|index| (index * 7 % 251) as u8).collect();

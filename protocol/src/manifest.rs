@@ -13,19 +13,21 @@ use crate::bounds::FRAGMENTS_MAX;
 use crate::peer::PeerId;
 use crate::text::{foreign, is_unprintable};
 
-mod attention;
 mod kinds;
+mod model;
 mod remote;
 mod sharing;
 mod spec;
 mod synchronous;
 mod table;
+mod transformer;
 mod tuning;
 
-pub use kinds::fields_without_meaning;
+pub use model::{CnnModel, MlpModel, ModelSpec};
 pub use spec::*;
 pub use synchronous::{SynchronousSpec, Topology};
 pub use table::{CATEGORIES_MAX, MissingNumbers, TABLE_COLUMNS_MAX, TableSpec, TableTask};
+pub use transformer::{AttentionBias, RopeScaling, TransformerModel};
 pub use tuning::{BaseSpec, LORA_TARGETS, LoraSpec};
 
 /// The longest canonical text accepted from a peer, in bytes. Ours are about 1 KiB, and 10 KiB with the most shards.
@@ -105,7 +107,7 @@ impl RunManifest {
         check("run.name", format!("{:?}", run.name), is_name, "1 to 64 characters that can be seen")?;
         let founder_holds = run.founder.is_empty() || run.founder.parse::<PeerId>().is_ok();
         check("run.founder", &run.founder, founder_holds, "a peer id, which begins with 12D3KooW, or nothing")?;
-        attention::validate(model)?;
+        model.validate()?;
         tuning::validate(base, lora)?;
         within("optimizer.learning_rate", optimizer.learning_rate, f64::MIN_POSITIVE, 1.0, "above 0, at most 1")?;
         let muon_rate = optimizer.muon_learning_rate;
@@ -135,7 +137,7 @@ impl RunManifest {
         check("data.validation_sequences", sequences, (1..=65_536).contains(&sequences), "1 to 65536")?;
         remote::validate(data)?;
         kinds::validate(model, data)?;
-        sharing::validate(data, model.context)?;
+        sharing::validate(data, model.context())?;
         table::validate(self)?;
         let interval = gossip.interval_steps;
         check("gossip.interval_steps", interval, (1..=10_000).contains(&interval), "1 to 10000")?;
@@ -200,7 +202,7 @@ impl RunManifest {
 
     /// What its model predicts, for people: a "byte", a "token", an "image" or a "row".
     pub fn prediction(&self) -> &'static str {
-        match self.model.kind.reads_text() {
+        match self.model.reads_text() {
             true if self.data.tokenizer.is_empty() => "byte",
             true => "token",
             false if self.data.source == DataSource::Table => "row",
@@ -210,7 +212,7 @@ impl RunManifest {
 
     /// Whether the model chooses among classes of whole examples: not a next token, and no number.
     pub fn classifies(&self) -> bool {
-        !self.model.kind.reads_text() && self.model.classes > 1
+        !self.model.reads_text() && self.model.classes() > 1
     }
 
     /// BLAKE3 of the canonical text.
@@ -305,7 +307,7 @@ mod tests {
     fn differing_fields_are_named_with_both_values() {
         let ours = RunManifest::default();
         let mut theirs = ours.clone();
-        theirs.model.layers = 6;
+        theirs.model = TransformerModel { layers: 6, ..TransformerModel::default() }.into();
         theirs.run.seed = 2;
         assert_eq!(ours.differences(&theirs), ["model.layers: 4 here, 6 there", "run.seed: 1 here, 2 there"]);
         assert_ne!(ours.run_id(), theirs.run_id());
@@ -317,8 +319,8 @@ mod tests {
         manifest.optimizer.learning_rate = f64::NAN;
         let message = manifest.validate().expect_err("NaN").to_string();
         assert_eq!(message, "optimizer.learning_rate = NaN is out of range: above 0, at most 1");
-        let mut odd = RunManifest::default();
-        odd.model.heads = 5;
+        let model = TransformerModel { heads: 5, ..TransformerModel::default() }.into();
+        let odd = RunManifest { model, ..RunManifest::default() };
         assert!(odd.validate().is_err());
         assert_eq!(RunManifest::default().validate(), Ok(()));
     }

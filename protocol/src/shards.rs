@@ -119,7 +119,7 @@ pub fn list_shards(manifest: &RunManifest, corpus: &[u8]) -> Result<RunManifest,
     let data = &mut filled.data;
     data.corpus_bytes = corpus.len() as u64;
     if data.shard_bytes == 0 {
-        data.shard_bytes = fitting_shard_bytes(corpus.len() as u64, manifest.model.context);
+        data.shard_bytes = fitting_shard_bytes(corpus.len() as u64, manifest.model.context());
     }
     let shard_bytes = usize::try_from(data.shard_bytes).unwrap_or(usize::MAX).max(1);
     // One more than allowed is enough to be refused.

@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{OptimizerSpec, ScheduleSpec, TransformerModel};
 use murmur_sim::compare::{Counted, Fault, Links, Method, Outcome, Setting};
 use murmur_sim::{Sharing, Text, TransformerSpec};
 
@@ -70,7 +70,14 @@ fn setting(case: &Case, method: &str, seed: u64, arguments: &Arguments, text: &T
     Setting {
         method: Method::named(method).expect("a method"),
         trainer: TransformerSpec {
-            model: ModelSpec { layers: 2, width: 64, heads: 4, feed_forward: 128, context: 64, ..ModelSpec::default() },
+            model: TransformerModel {
+                layers: 2,
+                width: 64,
+                heads: 4,
+                feed_forward: 128,
+                context: 64,
+                ..Default::default()
+            },
             optimizer: OptimizerSpec {
                 batch_sequences: 4,
                 learning_rate: case.learning_rate,

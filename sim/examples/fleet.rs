@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use murmur_protocol::manifest::{GossipSpec, ModelSpec, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{GossipSpec, OptimizerSpec, ScheduleSpec, TransformerModel};
 use murmur_protocol::random::{RngExt, stream};
 use murmur_sim::{Disk, Incident, Scenario, Sharing, Swarm, Text, TrainerSpec, TransformerSpec};
 
@@ -53,7 +53,8 @@ impl Options {
 
     /// The fleet left in peace.
     fn calm(&self) -> Scenario {
-        let model = ModelSpec { layers: 1, width: 32, heads: 2, feed_forward: 64, context: 32, ..ModelSpec::default() };
+        let model =
+            TransformerModel { layers: 1, width: 32, heads: 2, feed_forward: 64, context: 32, ..Default::default() };
         // Neither fleet comes to the end of the run, whose last exchanges would make models better that have them.
         let total_steps = self.steps() * 5 / 4;
         let trainer = TransformerSpec {

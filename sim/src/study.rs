@@ -9,7 +9,7 @@ pub mod gossip;
 pub mod plan;
 pub mod table;
 
-use murmur_protocol::manifest::{GossipKind, ModelSpec, OptimizerKind, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{GossipKind, OptimizerKind, OptimizerSpec, ScheduleSpec, TransformerModel};
 use serde::{Deserialize, Serialize};
 
 use crate::{Objective, Sharing, Text, TrainerSpec, TransformerSpec};
@@ -205,8 +205,8 @@ impl Setting {
 }
 
 /// The study's model: a byte-level transformer of about 0.4M parameters.
-pub fn model() -> ModelSpec {
-    ModelSpec { layers: 3, width: 96, heads: 4, feed_forward: 256, context: CONTEXT, ..ModelSpec::default() }
+pub fn model() -> TransformerModel {
+    TransformerModel { layers: 3, width: 96, heads: 4, feed_forward: 256, context: CONTEXT, ..Default::default() }
 }
 
 /// Bytes that a node trains on in one step.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::Time;
-use murmur_protocol::manifest::{GossipKind, GossipSpec, ModelSpec, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{GossipKind, GossipSpec, OptimizerSpec, ScheduleSpec, TransformerModel};
 use murmur_sim::checks::*;
 use murmur_sim::study::baselines::average_all;
 use murmur_sim::{
@@ -14,7 +14,7 @@ use murmur_training::{Engine, OuterMomentum};
 /// Nine thousand parameters that read 128 bytes a step.
 fn tiny(total_steps: u64) -> TransformerSpec {
     TransformerSpec {
-        model: ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 32, context: 32, ..ModelSpec::default() },
+        model: TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 32, context: 32, ..Default::default() },
         optimizer: OptimizerSpec { learning_rate: 2e-2, batch_sequences: 4, ..OptimizerSpec::default() },
         schedule: ScheduleSpec { total_steps, warmup_steps: total_steps / 10, ..ScheduleSpec::default() },
         ..TransformerSpec::default()
@@ -61,7 +61,14 @@ fn alone(spec: &TransformerSpec, gossip: &GossipSpec, outer_after: &[u64]) -> Ve
 fn a_young_swarm_copies_nobody_anew() {
     for seed in [0, 10, 25, 36, 37, 48] {
         let spec = TransformerSpec {
-            model: ModelSpec { layers: 2, width: 32, heads: 2, feed_forward: 88, context: 32, ..ModelSpec::default() },
+            model: TransformerModel {
+                layers: 2,
+                width: 32,
+                heads: 2,
+                feed_forward: 88,
+                context: 32,
+                ..Default::default()
+            },
             optimizer: OptimizerSpec { batch_sequences: 8, ..OptimizerSpec::default() },
             schedule: ScheduleSpec { total_steps: 100_000, warmup_steps: 20, ..ScheduleSpec::default() },
             ..TransformerSpec::default()

@@ -197,6 +197,7 @@ fn contradictions_are_named_with_their_key() {
         ("[phases]\nfaults_seconds = 0\n", "phases.faults_seconds = 0"),
         ("[model]\nlayers = 2\n", "trainer.kind = quadratic: [model] is for the transformer"),
         ("[trainer]\nkind = \"transformer\"\n[model]\nheads = 5\n", "model.width = 64"),
+        ("[trainer]\nkind = \"transformer\"\n[model]\nkind = \"mlp\"\n", "[model] is of another kind"),
     ];
     for (text, message) in expected {
         assert!(mistake(text).contains(message), "{}", mistake(text));

@@ -151,6 +151,8 @@ fn engine(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> an
 }
 
 fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> anyhow::Result<Report> {
+    let not_of_text = || Failure::new(ExitCode::Settings, "only models that read text are measured");
+    let spec = manifest.model.transformer().ok_or_else(not_of_text)?;
     let free_before = free_memory(device);
     let (mut engine, steps) = (engine(manifest, options, device)?, options.steps as usize);
     let precision = settings(options).precision;
@@ -183,7 +185,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
             }
         }
     }
-    let tokens = (manifest.optimizer.batch_sequences * manifest.model.context) as f64;
+    let tokens = (manifest.optimizer.batch_sequences * spec.context) as f64;
     let (mut rounds, mut products, mut peak_bytes) = (Vec::new(), Vec::new(), on_gpu);
     for round in 0..ROUNDS {
         note(&format!("round {} of {ROUNDS}", round + 1));
@@ -192,7 +194,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
             // The matrices that are multiplied below are no part of training, which takes no more after a few steps.
             peak_bytes = peak_memory();
         }
-        let (duration, operations) = timed_product(&manifest.model, tokens as usize, device, precision)?;
+        let (duration, operations) = timed_product(spec, tokens as usize, device, precision)?;
         products.push(operations / duration.as_secs_f64() / 1e9);
         for (_, other, results) in &mut others {
             results.push(other.take_steps(steps)?);
@@ -226,7 +228,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
     Ok(Report {
         parameters: engine.layout().parameters(),
         threads,
-        gigaflops: speed.tokens_per_second * operations_per_token(&manifest.model) / 1e9,
+        gigaflops: speed.tokens_per_second * operations_per_token(spec) / 1e9,
         product_gigaflops: middle(products),
         processor: processor.map(|(name, _)| name),
         seconds: Split { data, forward, backward: (gradient - forward).max(0.0), optimizer },
@@ -318,6 +320,8 @@ fn show_parity(format: Console, parity: &Parity) {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::{MlpModel, TransformerModel};
+
     use super::*;
 
     #[test]
@@ -334,10 +338,17 @@ mod tests {
     }
 
     #[test]
+    fn a_model_that_reads_no_text_is_refused() {
+        let manifest = RunManifest { model: MlpModel::default().into(), ..RunManifest::default() };
+        let failure = measure(&manifest, &BenchOptions::default(), &Device::Cpu).expect_err("no text");
+        assert!(failure.to_string().contains("only models that read text"), "{failure}");
+    }
+
+    #[test]
     fn a_small_model_is_measured() {
         let options = BenchOptions { steps: 1, ..BenchOptions::default() };
-        let mut manifest = RunManifest::default();
-        (manifest.model.layers, manifest.model.width, manifest.model.context) = (1, 16, 16);
+        let model = TransformerModel { layers: 1, width: 16, context: 16, ..TransformerModel::default() };
+        let manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         let report = measure(&manifest, &options, &Device::Cpu).expect("a report");
         assert!(report.speed.tokens_per_second > 0.0 && report.gigaflops > 0.0 && report.product_gigaflops > 0.0);
         assert!(report.seconds.optimizer > 0.0 && report.pytorch.is_empty());

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::DataSource;
+use murmur_protocol::manifest::{DataSource, TransformerModel};
 use murmur_training::generate::Sampling;
 use murmur_training::model::trained_layout;
 use murmur_training::pretrained::{self, ExportType};
@@ -59,7 +59,7 @@ pub(super) fn sample(options: &mut SampleOptions) -> anyhow::Result<()> {
 
 /// What a run's tokens are as text; `None` where they are bytes.
 fn tokenizer(manifest: &RunManifest, options: &SampleOptions) -> Result<Option<Tokenizer>, Failure> {
-    let (digest, vocabulary) = (&manifest.data.tokenizer, manifest.model.vocabulary);
+    let (digest, vocabulary) = (&manifest.data.tokenizer, manifest.model.vocabulary());
     let beside_base = || options.base.as_ref().map(|base| base.join("tokenizer.json")).filter(|path| path.exists());
     match options.tokenizer.clone().or_else(beside_base) {
         Some(path) if !digest.is_empty() => {
@@ -148,7 +148,7 @@ pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
     remote::bring_paths([], options.base.as_mut(), None)?;
     let checkpoint = find(&checkpoint_path(options.checkpoint.as_deref())?)?;
     let tensors = "; its tensors are in checkpoints/*/model.safetensors, for any tool";
-    check_writes_text(&checkpoint.manifest, "the Hugging Face library has no such model", tensors)?;
+    let model = text_model(&checkpoint.manifest, "the Hugging Face library has no such model", tensors)?;
     let export_type = match options.dtype {
         WeightType::F32 => ExportType::F32,
         WeightType::F16 => ExportType::F16,
@@ -157,7 +157,7 @@ pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
     if options.adapters {
         export_adapters(&checkpoint, export_type, options)?;
     } else {
-        export_whole(&checkpoint, export_type, options)?;
+        export_whole(&checkpoint, model, export_type, options)?;
     }
     note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
     print_line(&options.to.display().to_string());
@@ -179,9 +179,14 @@ fn export_adapters(checkpoint: &Checkpoint, export_type: ExportType, options: &E
 }
 
 /// All weights, with adapters merged into their base.
-fn export_whole(checkpoint: &Checkpoint, export_type: ExportType, options: &ExportOptions) -> Result<(), Failure> {
+fn export_whole(
+    checkpoint: &Checkpoint,
+    model: &TransformerModel,
+    export_type: ExportType,
+    options: &ExportOptions,
+) -> Result<(), Failure> {
     let base = options.base.as_deref();
-    let own = PretrainedConfig::of(&checkpoint.manifest.model);
+    let own = PretrainedConfig::of(model);
     let config = match base {
         None => own,
         Some(folder) => {
@@ -214,10 +219,10 @@ fn data_directory(path: &Path) -> Option<PathBuf> {
     path.ancestors().take(3).find(|folder| folder.join("run.toml").exists()).map(Path::to_owned)
 }
 
-/// Refuses what only models of text can do, with a hint to what this one can.
-fn check_writes_text(manifest: &RunManifest, refusal: &str, more: &str) -> Result<(), Failure> {
-    if manifest.model.kind.reads_text() {
-        return Ok(());
+/// The model, where it is one of text; else refuses what only such models can do, with a hint to what this one can.
+fn text_model<'a>(manifest: &'a RunManifest, refusal: &str, more: &str) -> Result<&'a TransformerModel, Failure> {
+    if let Some(model) = manifest.model.transformer() {
+        return Ok(model);
     }
     let message = format!("this checkpoint's model reads {}s: {refusal}", manifest.prediction());
     let hint = match manifest.data.source {
@@ -230,10 +235,10 @@ fn check_writes_text(manifest: &RunManifest, refusal: &str, more: &str) -> Resul
 /// The checkpoint with its whole model, ready to write text.
 fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
     let checkpoint = find(path)?;
-    check_writes_text(&checkpoint.manifest, "it writes no text", "")?;
+    let spec = text_model(&checkpoint.manifest, "it writes no text", "")?;
     let (device, _) = DeviceChoice::Auto.open()?;
     let parameters = base_model::whole_model(&checkpoint, base)?;
-    let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &parameters, &device)?;
+    let model = LanguageModel::from_parameters(spec, &parameters, &device)?;
     Ok((checkpoint, model))
 }
 
@@ -267,18 +272,18 @@ pub(super) fn find(path: &Path) -> Result<Checkpoint, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::ModelKind;
+    use murmur_protocol::manifest::MlpModel;
 
     use super::*;
 
     #[test]
     fn what_only_models_of_text_can_do_is_refused_to_others_with_what_they_can() {
         let mut manifest = RunManifest::default();
-        assert!(check_writes_text(&manifest, "no", "").is_ok());
-        manifest.model.kind = ModelKind::Mlp;
+        assert!(text_model(&manifest, "no", "").is_ok());
+        manifest.model = MlpModel::default().into();
         for (source, hint) in [(DataSource::Table, "murmur predict"), (DataSource::Idx, "murmur eval")] {
             manifest.data.source = source;
-            let failure = check_writes_text(&manifest, "no", "; model.safetensors").expect_err("no text");
+            let failure = text_model(&manifest, "no", "; model.safetensors").expect_err("no text");
             assert_eq!(failure.code(), ExitCode::Settings);
             assert!(failure.remedy().contains(hint) && failure.remedy().ends_with("; model.safetensors"), "{failure}");
         }

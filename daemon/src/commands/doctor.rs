@@ -115,7 +115,7 @@ fn machine(
     findings.append(&mut of_team);
     measured.or_else(|| {
         let tokens_per_second = in_team?;
-        let tokens = f64::from(manifest.optimizer.batch_sequences) * f64::from(manifest.model.context);
+        let tokens = f64::from(manifest.optimizer.batch_sequences) * f64::from(manifest.model.context());
         let parameters = murmur_training::trained_layout(manifest).parameters();
         Some(Measured { parameters, step_seconds: tokens / tokens_per_second, tokens_per_second })
     })

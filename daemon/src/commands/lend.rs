@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use murmur_network::{Caps, Multiaddr};
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 use murmur_protocol::team::Offer;
 use murmur_training::measure::timed_product;
 use murmur_training::team::HelperStage;
@@ -110,7 +110,8 @@ fn offer(options: &LendOptions, device: &Device, training: &TrainingOptions, cap
     {
         note(&format!("warning: --memory {} is more than is free ({})", human_bytes(memory), human_bytes(free)));
     }
-    let spec = ModelSpec { width: MEASURED_WIDTH, feed_forward: 3 * MEASURED_WIDTH, ..ModelSpec::default() };
+    let spec =
+        TransformerModel { width: MEASURED_WIDTH, feed_forward: 3 * MEASURED_WIDTH, ..TransformerModel::default() };
     let speed = timed_product(&spec, 256, device, training.precision)
         .map_or(1.0, |(duration, operations)| operations / duration.as_secs_f64().max(1e-9));
     Offer {

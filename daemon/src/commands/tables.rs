@@ -73,7 +73,7 @@ pub(super) fn predict(options: &PredictOptions) -> anyhow::Result<()> {
 
 impl Predictions {
     fn of(manifest: &RunManifest, rows: &NewRows, outputs: &[f32]) -> Predictions {
-        let (table, classes) = (&manifest.table, manifest.model.classes as usize);
+        let (table, classes) = (&manifest.table, manifest.model.classes() as usize);
         let scores = scores(manifest, rows, outputs);
         if classes > 1 {
             let class =
@@ -106,7 +106,7 @@ impl Predictions {
 
 /// Of the rows that have a target.
 fn scores(manifest: &RunManifest, rows: &NewRows, outputs: &[f32]) -> Option<Scores> {
-    let width = manifest.model.classes as usize;
+    let width = manifest.model.classes() as usize;
     let known = |row: &usize| rows.has_target[*row];
     let numbers: Vec<usize> = (0..rows.has_target.len()).filter(known).collect();
     let outputs: Vec<f32> = numbers.iter().flat_map(|row| &outputs[row * width..][..width]).copied().collect();

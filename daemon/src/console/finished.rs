@@ -54,7 +54,7 @@ impl Console {
         for command in commands.iter().filter(|command| !command.starts_with("murmur start")) {
             note(&format!("  {command}"));
         }
-        if manifest.model.kind.reads_text() {
+        if manifest.model.reads_text() {
             note(&format!("  murmur export {} --to FOLDER", quoted(directory)));
         }
     }

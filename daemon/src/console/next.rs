@@ -38,7 +38,7 @@ pub(crate) fn next_commands(directory: &Path, manifest: &RunManifest, given: &Gi
     let mut commands = Vec::new();
     let with_base = Given::option("base", manifest.lora.rank > 0, given.base, "FOLDER");
     let with_tokenizer = Given::option("tokenizer", !manifest.data.tokenizer.is_empty(), given.tokenizer, "FILE");
-    if manifest.model.kind.reads_text() {
+    if manifest.model.reads_text() {
         commands.push(format!("murmur sample {folder}{with_base}{with_tokenizer}"));
     }
     if manifest.data.source == DataSource::Table {

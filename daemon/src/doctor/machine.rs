@@ -92,8 +92,7 @@ pub(crate) fn measure_briefly(
     settings: &NodeSettings,
 ) -> Option<(Duration, usize)> {
     let spec = &manifest.model;
-    let length = if spec.kind.reads_text() { spec.context } else { 1 };
-    let predictions = f64::from(manifest.optimizer.batch_sequences) * f64::from(length);
+    let predictions = f64::from(manifest.optimizer.batch_sequences) * f64::from(spec.context());
     // Two operations for each weight forward and four backward.
     let operations = 6.0 * parameter_count(spec) as f64 * predictions;
     if operations > QUICK_OPERATIONS && arrangement.is_on_cpu() {

@@ -245,10 +245,8 @@ impl NodeHistory {
 
     fn take_run(&mut self, run: &RunFacts) {
         let manifest = RunManifest::from_text(&run.run_file).ok();
-        self.step_tokens = manifest.map(|manifest| {
-            let context = if manifest.model.kind.reads_text() { manifest.model.context } else { 1 };
-            f64::from(manifest.optimizer.batch_sequences) * f64::from(context)
-        });
+        self.step_tokens = manifest
+            .map(|manifest| f64::from(manifest.optimizer.batch_sequences) * f64::from(manifest.model.context()));
         self.are_tokens_counted = self.step_tokens.is_some();
         if let Some(session) = self.sessions.last_mut() {
             session.price_per_hour = run.price_per_hour;

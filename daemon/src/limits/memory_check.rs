@@ -142,6 +142,8 @@ fn refuse(needed: u64, free: Option<u64>, failure: impl Fn(String, String) -> Fa
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::TransformerModel;
+
     use super::*;
 
     #[test]
@@ -158,9 +160,8 @@ mod tests {
         let (mut manifest, settings) = (RunManifest::default(), TrainingSettings::default());
         let devices = Devices::open(&settings).expect("there is always a CPU");
         assert!(check(&manifest, &settings, &devices).is_ok());
-        manifest.model.width = 16_384;
-        manifest.model.feed_forward = 65_536;
-        manifest.model.layers = 128;
+        let (layers, width, feed_forward) = (128, 16_384, 65_536);
+        manifest.model = TransformerModel { layers, width, feed_forward, ..TransformerModel::default() }.into();
         manifest.optimizer.batch_sequences = 4096;
         if available_memory().is_none() {
             return; // this system does not tell

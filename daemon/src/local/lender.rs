@@ -93,8 +93,10 @@ fn no_helper(log: &Path) -> Failure {
 /// Settings of a captain that has room for its share of the layers and no more, so that its helpers have something to do: on one
 /// machine the fastest cut would be none.
 pub(super) fn captain_settings(manifest: &RunManifest, helpers: usize, threads: usize) -> String {
+    // Of a model that is not cut: the captain says so.
+    let Some(model) = manifest.model.transformer() else { return String::new() };
     let (least, layer) = captain_needs(manifest, &TrainingOptions::default(), (Wire::Codes8, threads));
-    let own = u64::from(manifest.model.layers) / (helpers as u64 + 1);
+    let own = u64::from(model.layers) / (helpers as u64 + 1);
     let bytes = least + own * layer + layer / 2;
     format!("[training]\nmemory_gigabytes = {:.6}\n", bytes as f64 / 1e9)
 }

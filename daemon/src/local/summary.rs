@@ -156,12 +156,10 @@ fn disagreement(models: &[Vec<f32>]) -> Option<f64> {
 /// Text from the first model that there is, with the number of its node.
 pub(super) fn sample(children: &[Child], base: Option<&Path>) -> Option<(usize, Vec<u8>)> {
     let (number, checkpoint) = children.iter().find_map(|child| Some((child.number, latest(child)?)))?;
-    if !checkpoint.manifest.model.kind.reads_text() {
-        return None;
-    }
+    let spec = checkpoint.manifest.model.transformer()?;
     let (device, _) = DeviceChoice::Cpu.open().ok()?;
     let parameters = whole_model(&checkpoint, base).ok()?;
-    let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &parameters, &device).ok()?;
+    let model = LanguageModel::from_parameters(spec, &parameters, &device).ok()?;
     let sampling = Sampling { temperature: 0.7, top_p: 1.0, seed: checkpoint.manifest.run.seed };
     let tokens = model.generate(&[], &sampling).ok()?.take(SAMPLE_BYTES).map_while(Result::ok);
     // `None` for a model whose tokens are not bytes.

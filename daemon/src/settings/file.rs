@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{ManifestError, ModelKind, fields_without_meaning};
+use murmur_protocol::manifest::ManifestError;
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
@@ -29,10 +29,7 @@ pub fn load_run_manifest(path: &Path) -> Result<RunManifest, Failure> {
         ManifestError::OutOfRange { field, value, rule } => out_of_range(path, &text, field, &value, rule),
         other => Failure::new(ExitCode::Settings, format!("{}: {other}", path.display())),
     })?;
-    match fields_without_meaning(&manifest.model).first() {
-        None => Ok(manifest),
-        Some((field, value)) => Err(without_meaning(path, &text, manifest.model.kind, field, value)),
-    }
+    Ok(manifest)
 }
 
 /// Reads and checks a node file.
@@ -81,8 +78,9 @@ pub(crate) fn of_other_kind(path: &Path, text: &str, wanted: &str, failure: Fail
 /// The first mistake, with its line and the place in it.
 pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str, example: &str) -> Result<Settings, Failure> {
     toml::from_str(text).map_err(|error| {
-        let span = error.span().unwrap_or(0..0);
         let message = error.message();
+        let without_meaning = key_without_meaning(message).and_then(|key| span_of_field(text, key));
+        let span = without_meaning.clone().or(error.span()).unwrap_or(0..0);
         let refusal = |what: &str| {
             let place = format!("{}:{}", path.display(), line_at(text, span.start));
             Failure::new(ExitCode::Settings, format!("{place}: {what}{}", excerpt(text, &span)))
@@ -93,6 +91,9 @@ pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str, example
                 Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
                 None => failure.hint(format!("valid keys here: {}", valid.join(", "))),
             };
+        }
+        if without_meaning.is_some() {
+            return refusal(message).hint("take the line out, or set model.kind to the kind that you mean");
         }
         let message = message.replace('\n', "; ");
         let what = match key_at(text, span.start) {
@@ -168,6 +169,12 @@ fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
     Some((key, quoted.collect()))
 }
 
+/// Of a message that a key has no meaning for a model of the file's kind; a test below holds the form.
+fn key_without_meaning(message: &str) -> Option<&str> {
+    let (given, _) = message.split_once(" has no meaning for a model of kind ")?;
+    given.split_once(" = ").map(|(key, _)| key)
+}
+
 /// The candidate that was probably meant.
 pub(crate) fn nearest<'a>(key: &str, valid: &[&'a str]) -> Option<&'a str> {
     let scored = valid.iter().map(|candidate| (strsim::jaro_winkler(key, candidate), *candidate));
@@ -181,14 +188,6 @@ fn out_of_range(path: &Path, text: &str, field: &str, value: &str, rule: &str) -
     let shown = span.map_or(String::new(), |span| excerpt(text, &span));
     Failure::new(ExitCode::Settings, format!("{}{line}: {field} = {value} is out of range{shown}", path.display()))
         .hint(format!("it takes {rule}"))
-}
-
-fn without_meaning(path: &Path, text: &str, kind: ModelKind, field: &str, value: &str) -> Failure {
-    let kind = toml::Value::try_from(kind).expect("a kind has a name");
-    let field = format!("model.{field}");
-    let line = line_of_field(text, &field).map_or(String::new(), |line| format!(":{line}"));
-    let message = format!("{}{line}: {field} = {value} has no meaning for a model of kind {kind}", path.display());
-    Failure::new(ExitCode::Settings, message).hint("take the line out, or set model.kind to the kind that you mean")
 }
 
 /// The line on which `section.key` is set; `None` where the file leaves it at its default.
@@ -231,8 +230,10 @@ mod tests {
     #[test]
     fn what_a_kind_of_model_does_not_have_is_refused_with_its_line() {
         let message = message_for("[model]\nkind = \"mlp\"\nhidden = [16]\nwidth = 96\n[data]\nsource = \"idx\"\n");
-        let expected = "…/run.toml:4: model.width = 96 has no meaning for a model of kind";
+        let expected =
+            "…/run.toml:4: model.width = 96 has no meaning for a model of kind \\\"mlp\\\"\\n  4 | width = 96\\n";
         assert!(message.contains(expected), "{message}");
+        assert!(message.contains("take the line out, or set model.kind"), "{message}");
     }
 
     #[test]

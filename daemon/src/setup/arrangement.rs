@@ -154,10 +154,11 @@ fn pipeline(
 
 /// Operations a second of the products of the run's model, where a device tells.
 fn measured_speed(manifest: &RunManifest, options: &TrainingOptions, device: &Device, on_cpu: usize) -> f64 {
-    let rows = manifest.model.context as usize;
+    let rows = manifest.model.context() as usize;
     let share = if device.is_cpu() { on_cpu as f64 } else { 1.0 };
-    timed_product(&manifest.model, rows, device, options.precision)
-        .map_or(1.0, |(duration, operations)| operations / duration.as_secs_f64().max(1e-9) / share)
+    let model = manifest.model.transformer();
+    let timed = model.and_then(|model| timed_product(model, rows, device, options.precision).ok());
+    timed.map_or(1.0, |(duration, operations)| operations / duration.as_secs_f64().max(1e-9) / share)
 }
 
 /// "layers 0-14 on cuda:0, 15-23 on cuda:1, 91 % busy expected".
@@ -174,7 +175,13 @@ fn described(cut: &Cut, devices: &Devices) -> String {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::TransformerModel;
+
     use super::*;
+
+    fn manifest_of(model: TransformerModel) -> RunManifest {
+        RunManifest { model: model.into(), ..RunManifest::default() }
+    }
 
     fn settings(devices: usize, split: Split) -> TrainingSettings {
         TrainingSettings { devices: vec!["cpu".to_owned(); devices], split, ..TrainingSettings::default() }
@@ -205,13 +212,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_cut_or_is_too_large_is_refused_before_it_begins() {
-        let mut manifest = RunManifest::default();
-        manifest.model.tied_head = true;
+        let manifest = manifest_of(TransformerModel { tied_head: true, ..TransformerModel::default() });
         let failure = arranged(&manifest, 2, Split::Pipeline).err().expect("one table has one owner");
         assert!(failure.to_string().contains("cpu, cpu cannot share the model"), "{failure}");
         assert!(failure.remedy().contains("--split replicate"), "{}", failure.remedy());
-        (manifest.model.tied_head, manifest.model.layers) = (false, 128);
-        (manifest.model.width, manifest.model.feed_forward) = (16_384, 65_536);
+        let (layers, width, feed_forward) = (128, 16_384, 65_536);
+        let manifest = manifest_of(TransformerModel { layers, width, feed_forward, ..TransformerModel::default() });
         if available_memory().is_none() {
             return; // this system does not tell
         }
@@ -225,18 +231,18 @@ mod tests {
     #[test]
     fn a_model_that_fits_only_once_is_cut() {
         let Some(free) = available_memory() else { return };
-        let mut manifest = RunManifest::default();
-        manifest.model.layers = 64;
-        let needed = |manifest: &RunManifest, replicas: u64| {
+        let of_width = |width| {
+            manifest_of(TransformerModel { layers: 64, width, feed_forward: 3 * width, ..TransformerModel::default() })
+        };
+        let needed = |width: u32, replicas: u64| {
+            let manifest = &of_width(width);
             let options = settings(2, Split::Auto).options();
             let estimate = MemoryEstimate::of(manifest, &options, Kernels::Fused, rayon::current_num_threads());
             replicas * estimate.on_device() + estimate.on_machine()
         };
         // Halfway between what one takes and what two take.
-        while needed(&manifest, 1) + needed(&manifest, 2) < 2 * free && manifest.model.width < 16_384 {
-            manifest.model.width += 8;
-            manifest.model.feed_forward = 3 * manifest.model.width;
-        }
+        let is_halfway = |width: &u32| needed(*width, 1) + needed(*width, 2) >= 2 * free;
+        let manifest = of_width((64..16_384).step_by(8).find(is_halfway).unwrap_or(16_384));
         let cut = arranged(&manifest, 2, Split::Auto).expect("it fits once");
         assert!(matches!(&cut.arrangement, Arrangement::Pipeline(stages) if stages.len() == 2));
         let line = cut.line.expect("a line");

@@ -78,18 +78,21 @@ fn is_shared_out(manifest: &RunManifest, settings: &NodeSettings) -> bool {
 /// The manifest with the architecture of this node's base, where it has one; the weights are not read.
 ///
 /// # Errors
-/// When it cannot be read, or was trained with a shorter context.
+/// When it cannot be read, was trained with a shorter context, or the run's model is of another kind.
 pub fn described(mut manifest: RunManifest, settings: &NodeSettings) -> Result<RunManifest, Failure> {
     let Some(folder) = settings.model.base() else { return Ok(manifest) };
+    let Some(context) = manifest.model.transformer().map(|model| model.context) else {
+        let message = "a base model is a transformer, and this run trains a model of another kind";
+        return Err(Failure::new(ExitCode::Settings, message).hint("start it without --base"));
+    };
     let config = PretrainedConfig::read(folder).map_err(|error| pretrained_failure(&error))?;
-    let context = manifest.model.context;
     let (longest, key) = (config.spec.context, config.context_key);
     if context > longest {
         let folder = folder.display();
         let message = format!("model.context = {context}, but the model in {folder} knows {longest} ({key})");
         return Err(Failure::new(ExitCode::Settings, message).hint(format!("at most {longest} tokens of context")));
     }
-    manifest.model = config.model(context);
+    manifest.model = config.model(context).into();
     Ok(manifest)
 }
 
@@ -194,4 +197,21 @@ fn check_digest(manifest: &RunManifest, folder: &Path, found: &str) -> Result<()
     }
     let message = format!("{} holds another base model: expected digest {expected}, found {found}", folder.display());
     Err(Failure::new(ExitCode::Files, message).hint("every node of a run has the same base: ask its founder for it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::manifest::MlpModel;
+
+    use super::*;
+
+    #[test]
+    fn a_base_is_refused_to_a_model_of_another_kind() {
+        let manifest = RunManifest { model: MlpModel::default().into(), ..RunManifest::default() };
+        let mut settings = NodeSettings::default();
+        settings.model.base = "base".into();
+        let failure = described(manifest, &settings).expect_err("no transformer");
+        assert!(failure.to_string().starts_with("a base model is a transformer"), "{failure}");
+        assert!(failure.remedy().contains("--base"), "{failure}");
+    }
 }

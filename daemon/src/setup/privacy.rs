@@ -110,27 +110,29 @@ pub(crate) fn record(manifest: &RunManifest) -> String {
     let unit = manifest.prediction();
     match manifest.data.source {
         DataSource::Table => "a row of a table".to_owned(),
-        _ if !manifest.model.kind.reads_text() => "an image".to_owned(),
-        DataSource::JsonLines | DataSource::Parquet => format!("a text, cut to {} {unit}s", manifest.model.context + 1),
+        _ if !manifest.model.reads_text() => "an image".to_owned(),
+        DataSource::JsonLines | DataSource::Parquet => {
+            format!("a text, cut to {} {unit}s", manifest.model.context() + 1)
+        }
         _ => format!(
             "a window of {} {unit}s: what somebody wrote may fill several, and is told several times as much of",
-            manifest.model.context + 1
+            manifest.model.context() + 1
         ),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::Topology;
+    use murmur_protocol::manifest::{Topology, TransformerModel};
     use murmur_training::{Corpus, Device};
 
     use super::*;
     use crate::settings::PrivacySettings;
 
     fn manifest() -> RunManifest {
-        let mut manifest = RunManifest::default();
-        (manifest.model.layers, manifest.model.width, manifest.model.heads) = (1, 16, 2);
-        (manifest.model.feed_forward, manifest.model.context) = (24, 16);
+        let model =
+            TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         manifest.data.source = DataSource::Files;
         manifest
     }

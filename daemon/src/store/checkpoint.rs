@@ -307,17 +307,17 @@ fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::OptimizerKind;
+    use murmur_protocol::manifest::{ModelSpec, OptimizerKind, TransformerModel};
     use murmur_training::optimizer::second_moments;
 
     use super::*;
 
+    fn model(layers: u32) -> ModelSpec {
+        TransformerModel { layers, width: 8, heads: 2, feed_forward: 16, ..TransformerModel::default() }.into()
+    }
+
     fn checkpoint(steps: u64) -> (Checkpoint, ModelLayout) {
-        let mut manifest = RunManifest::default();
-        manifest.model.layers = 1;
-        manifest.model.width = 8;
-        manifest.model.heads = 2;
-        manifest.model.feed_forward = 16;
+        let mut manifest = RunManifest { model: model(1), ..RunManifest::default() };
         manifest.gossip.outer_learning_rate = 0.7;
         let layout = murmur_training::model::layout(&manifest.model);
         let values = |offset: f32| (0..layout.parameters()).map(|index| index as f32 + offset).collect::<Vec<f32>>();
@@ -397,7 +397,7 @@ mod tests {
         for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
             let folder = tempfile::tempdir().expect("a temporary directory");
             let (mut old, _) = checkpoint(7);
-            (old.manifest.model.layers, old.manifest.optimizer.kind) = (11, kind);
+            (old.manifest.model, old.manifest.optimizer.kind) = (model(11), kind);
             old.manifest.optimizer.match_batch = true;
             let layout = murmur_training::model::layout(&old.manifest.model);
             let (sorted, seconds) = (layout.by_name(), second_moments(&old.manifest.optimizer, &layout));

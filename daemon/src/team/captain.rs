@@ -301,9 +301,10 @@ pub(crate) fn place(own: &Own<'_>) -> Place {
     };
     let limit = settings.training.memory_gigabytes;
     let limit = if limit > 0.0 { (limit * 1e9) as u64 } else { u64::MAX };
-    let rows = manifest.model.context as usize;
-    let speed = timed_product(&manifest.model, rows, device, options.precision)
-        .map_or(1.0, |(duration, operations)| operations / duration.as_secs_f64().max(1e-9));
+    let rows = manifest.model.context() as usize;
+    let model = manifest.model.transformer();
+    let timed = model.and_then(|model| timed_product(model, rows, device, options.precision).ok());
+    let speed = timed.map_or(1.0, |(duration, operations)| operations / duration.as_secs_f64().max(1e-9));
     let Caps { upload, download } = settings.limits.caps();
     let rate = |cap: Option<u64>| cap.map_or(f64::INFINITY, |cap| cap as f64);
     let link = Link { up: rate(upload), down: rate(download), latency: 0.0 };

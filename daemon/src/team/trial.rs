@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::{HelperLine, RunManifest};
 use murmur_training::team::TeamBase;
 use murmur_training::{Corpus, Engine, TrainingError};
@@ -28,8 +29,10 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The run with so few layers that any machine of use has room for it.
 pub(crate) fn shortened(manifest: &RunManifest) -> RunManifest {
     let mut manifest = manifest.clone();
-    manifest.model.layers = manifest.model.layers.min(LAYERS);
-    manifest.model.layers_without_rope.retain(|layer| *layer < LAYERS);
+    if let ModelSpec::Transformer(model) = &mut manifest.model {
+        model.layers = model.layers.min(LAYERS);
+        model.layers_without_rope.retain(|layer| *layer < LAYERS);
+    }
     manifest
 }
 

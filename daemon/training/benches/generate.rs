@@ -2,7 +2,7 @@
 
 use candle_core::Device;
 use criterion::{Criterion, criterion_group, criterion_main};
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 use murmur_training::LanguageModel;
 use murmur_training::generate::Sampling;
 use murmur_training::model::{Model, Transformer};
@@ -12,8 +12,10 @@ use murmur_training::model::{Model, Transformer};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn next_token(criterion: &mut Criterion) {
-    let small = ModelSpec { layers: 4, width: 128, heads: 4, feed_forward: 320, context: 128, ..ModelSpec::default() };
-    let medium = ModelSpec { layers: 6, width: 384, heads: 6, feed_forward: 1024, context: 256, ..small.clone() };
+    let small =
+        TransformerModel { layers: 4, width: 128, heads: 4, feed_forward: 320, context: 128, ..Default::default() };
+    let medium =
+        TransformerModel { layers: 6, width: 384, heads: 6, feed_forward: 1024, context: 256, ..small.clone() };
     for (name, spec) in [("gpt-s", small), ("gpt-m", medium)] {
         let parameters = Transformer::new(&spec).initial_parameters(1);
         let model = LanguageModel::from_parameters(&spec, &parameters, &Device::Cpu).expect("a model");

@@ -5,7 +5,7 @@
 use candle_core::Device;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 use murmur_training::ops::Kernels;
 use murmur_training::{Corpus, Engine, TrainingOptions};
 
@@ -14,8 +14,9 @@ use murmur_training::{Corpus, Engine, TrainingOptions};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn gpt_s() -> RunManifest {
-    let model = ModelSpec { layers: 4, width: 128, heads: 4, feed_forward: 320, context: 128, ..ModelSpec::default() };
-    let mut manifest = RunManifest { model, ..RunManifest::default() };
+    let model =
+        TransformerModel { layers: 4, width: 128, heads: 4, feed_forward: 320, context: 128, ..Default::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     manifest.optimizer.batch_sequences = 16;
     manifest
 }
@@ -23,7 +24,7 @@ fn gpt_s() -> RunManifest {
 fn training_step(criterion: &mut Criterion) {
     for (name, manifest) in [("gpt-s", gpt_s()), ("built-in", RunManifest::default())] {
         let mut group = criterion.benchmark_group(name);
-        let tokens = u64::from(manifest.optimizer.batch_sequences * manifest.model.context);
+        let tokens = u64::from(manifest.optimizer.batch_sequences * manifest.model.context());
         group.throughput(Throughput::Elements(tokens)).sample_size(10);
         for kernels in [Kernels::Fused, Kernels::Composed] {
             let options = TrainingOptions { kernels: Some(kernels), ..TrainingOptions::default() };

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, ModelSpec};
+use murmur_protocol::manifest::{DataSource, TransformerModel};
 use murmur_training::ops::Kernels;
 use murmur_training::{Corpus, DataPlace, Device, Engine, MemoryEstimate, TrainingOptions, median, model};
 
@@ -111,13 +111,13 @@ fn compare_losses(text: &Path, steps: usize) -> Result<(), Failure> {
 }
 
 fn sized(size: &str) -> Result<RunManifest, Failure> {
-    let spec = |layers, width, heads, feed_forward, context| ModelSpec {
+    let spec = |layers, width, heads, feed_forward, context| TransformerModel {
         layers,
         width,
         heads,
         feed_forward,
         context,
-        ..ModelSpec::default()
+        ..TransformerModel::default()
     };
     let (model, sequences) = match size {
         "gpt-s" => (spec(4, 128, 4, 320, 128), 16),
@@ -126,7 +126,7 @@ fn sized(size: &str) -> Result<RunManifest, Failure> {
         "1B" => (spec(20, 2048, 16, 5632, 128), 2),
         _ => return Err(format!("{size} is no size: gpt-s, gpt-m, 100M or 1B").into()),
     };
-    let mut manifest = RunManifest { model, ..RunManifest::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     manifest.optimizer.batch_sequences = sequences;
     Ok(manifest)
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, ModelKind};
+use murmur_protocol::manifest::{CnnModel, DataSource, MlpModel};
 use murmur_training::{Corpus, Device, Engine, median};
 
 /// The daemon's allocator: glibc's hands large blocks back to the system after every operation.
@@ -20,9 +20,10 @@ const BATCH: u32 = 64;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     rayon::ThreadPoolBuilder::new().num_threads(2).build_global()?;
     // 784-256-10, and 16 and 32 channels with a hidden layer of 128.
-    for (name, kind, hidden) in [("mlp", ModelKind::Mlp, 256), ("cnn", ModelKind::Cnn, 128)] {
-        let mut manifest = RunManifest::default();
-        (manifest.model.kind, manifest.model.hidden) = (kind, vec![hidden]);
+    let mlp = MlpModel { hidden: vec![256], ..MlpModel::default() };
+    let cnn = CnnModel { hidden: vec![128], ..CnnModel::default() };
+    for (name, model) in [("mlp", mlp.into()), ("cnn", cnn.into())] {
+        let mut manifest = RunManifest { model, ..RunManifest::default() };
         (manifest.data.source, manifest.optimizer.batch_sequences) = (DataSource::Idx, BATCH);
         println!("{name} {:.0}", images_per_second(&manifest)?);
     }

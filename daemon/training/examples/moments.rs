@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, ModelSpec, OptimizerKind};
+use murmur_protocol::manifest::{DataSource, ModelSpec, OptimizerKind, TransformerModel};
 use murmur_training::ops::Kernels;
 use murmur_training::{Corpus, DataPlace, Device, Engine, MemoryEstimate, TrainingOptions, median};
 
@@ -64,7 +64,9 @@ fn take_memory(mut manifest: RunManifest, kind: OptimizerKind, in_8_bits: bool, 
 
 /// Of a model whose steps are mostly the optimizer's: 16 tokens each. Processor time, for others may be at work.
 fn compare_speed(mut manifest: RunManifest, rounds: usize) -> Result<(), Failure> {
-    manifest.model.context = 16;
+    if let ModelSpec::Transformer(model) = &mut manifest.model {
+        model.context = 16;
+    }
     manifest.optimizer.batch_sequences = 1;
     for (kind, match_batch) in WAYS {
         (manifest.optimizer.kind, manifest.optimizer.match_batch) = (kind, match_batch);
@@ -155,13 +157,13 @@ fn kind_of(word: &str) -> Result<OptimizerKind, Failure> {
 }
 
 fn sized(size: &str) -> Result<RunManifest, Failure> {
-    let spec = |layers, width, heads, feed_forward, context| ModelSpec {
+    let spec = |layers, width, heads, feed_forward, context| TransformerModel {
         layers,
         width,
         heads,
         feed_forward,
         context,
-        ..ModelSpec::default()
+        ..TransformerModel::default()
     };
     let (model, sequences) = match size {
         "gpt-s" => (spec(4, 128, 4, 320, 128), 16),
@@ -170,7 +172,7 @@ fn sized(size: &str) -> Result<RunManifest, Failure> {
         "100M" => (spec(14, 768, 12, 2048, 128), 4),
         _ => return Err(format!("{size} is no size: gpt-s, gpt-m, 35M or 100M").into()),
     };
-    let mut manifest = RunManifest { model, ..RunManifest::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     manifest.optimizer.batch_sequences = sequences;
     Ok(manifest)
 }

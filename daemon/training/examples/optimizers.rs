@@ -3,7 +3,7 @@
 
 use candle_core::Device;
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{ModelSpec, OptimizerKind};
+use murmur_protocol::manifest::{OptimizerKind, TransformerModel};
 use murmur_training::{Corpus, Engine, median};
 
 /// As in the daemon: a step allocates and frees the same large buffers.
@@ -27,8 +27,8 @@ fn main() {
     let threads = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1);
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().expect("the first pool");
     for (name, [layers, width, heads, feed_forward, context], sequences, steps) in RUNS {
-        let mut manifest = RunManifest::default();
-        manifest.model = ModelSpec { layers, width, heads, feed_forward, context, ..manifest.model };
+        let model = TransformerModel { layers, width, heads, feed_forward, context, ..TransformerModel::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         manifest.optimizer.batch_sequences = sequences;
         let kinds = [(OptimizerKind::AdamW, false), (OptimizerKind::AdamW, true), (OptimizerKind::Muon, true)];
         let engine = |(kind, match_batch)| {

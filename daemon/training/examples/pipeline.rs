@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 use murmur_training::ops::Kernels;
 use murmur_training::split::{Place, cut};
 use murmur_training::{Corpus, Device, Engine, StageOnDevice, TrainingOptions, median};
@@ -65,17 +65,19 @@ fn main() -> Result<(), Failure> {
 }
 
 fn small() -> RunManifest {
-    let model = ModelSpec { layers: 4, width: 128, heads: 4, feed_forward: 320, context: 128, ..ModelSpec::default() };
+    let model =
+        TransformerModel { layers: 4, width: 128, heads: 4, feed_forward: 320, context: 128, ..Default::default() };
     with_batch(model, 16)
 }
 
 fn medium() -> RunManifest {
-    let model = ModelSpec { layers: 6, width: 384, heads: 6, feed_forward: 1024, context: 256, ..ModelSpec::default() };
+    let model =
+        TransformerModel { layers: 6, width: 384, heads: 6, feed_forward: 1024, context: 256, ..Default::default() };
     with_batch(model, 8)
 }
 
-fn with_batch(model: ModelSpec, sequences: u32) -> RunManifest {
-    let mut manifest = RunManifest { model, ..RunManifest::default() };
+fn with_batch(model: TransformerModel, sequences: u32) -> RunManifest {
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     manifest.optimizer.batch_sequences = sequences;
     manifest
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, ModelSpec};
+use murmur_protocol::manifest::{DataSource, TransformerModel};
 use murmur_training::{Corpus, DataPlace, Device, Engine, Precision, TrainingOptions, median};
 
 /// As in the daemon: a step allocates and frees the same large buffers.
@@ -38,8 +38,8 @@ fn main() {
 }
 
 fn manifest([layers, width, heads, feed_forward, context]: [u32; 5], sequences: u32) -> RunManifest {
-    let mut manifest = RunManifest::default();
-    manifest.model = ModelSpec { layers, width, heads, feed_forward, context, ..manifest.model };
+    let model = TransformerModel { layers, width, heads, feed_forward, context, ..TransformerModel::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     manifest.optimizer.batch_sequences = sequences;
     manifest
 }

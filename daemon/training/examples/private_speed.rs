@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, LoraSpec, ModelKind, ModelSpec};
+use murmur_protocol::manifest::{DataSource, LoraSpec, MlpModel, TransformerModel};
 use murmur_training::privacy::{PrivateSteps, SecretKey};
 use murmur_training::{Corpus, Device, Engine, TrainingOptions, median};
 
@@ -19,10 +19,11 @@ const BATCH: u32 = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     rayon::ThreadPoolBuilder::new().num_threads(2).build_global()?;
-    let mut mlp = RunManifest::default();
-    (mlp.model.kind, mlp.model.hidden, mlp.data.source) = (ModelKind::Mlp, vec![256], DataSource::Idx);
-    let model = ModelSpec { layers: 4, width: 128, heads: 4, feed_forward: 320, context: 128, ..ModelSpec::default() };
-    let mut text = RunManifest { model, ..RunManifest::default() };
+    let mut mlp = RunManifest { model: MlpModel::default().into(), ..RunManifest::default() };
+    mlp.data.source = DataSource::Idx;
+    let model =
+        TransformerModel { layers: 4, width: 128, heads: 4, feed_forward: 320, context: 128, ..Default::default() };
+    let mut text = RunManifest { model: model.into(), ..RunManifest::default() };
     text.data.source = DataSource::Files;
     let mut adapters = text.clone();
     adapters.lora = LoraSpec {
@@ -59,11 +60,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Of as many examples as a batch takes.
 fn engine(manifest: &RunManifest) -> Result<Engine, Box<dyn std::error::Error>> {
-    let corpus = if manifest.model.kind.reads_text() {
-        let training = (BATCH * (manifest.model.context + 1)) as usize;
+    let corpus = if manifest.model.reads_text() {
+        let training = (BATCH * (manifest.model.context() + 1)) as usize;
         let length = (training as f64 / (1.0 - manifest.data.validation_fraction)).ceil() as usize;
         let bytes = (0..length).map(|index| (index * index % 251) as u8).collect();
-        Corpus::from_bytes(bytes, &manifest.data, manifest.model.context as usize)?
+        Corpus::from_bytes(bytes, &manifest.data, manifest.model.context() as usize)?
     } else {
         Corpus::made_up(manifest)
     };

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
+use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec, TransformerModel};
 use murmur_protocol::{Ending, Payload, Snapshot};
 
 use crate::data::{Batch, Corpus, DataPosition, Sampler};
 use crate::gpu::{self, Accelerator, Frozen, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
+use crate::model::transformer::transformer_layout;
 use crate::model::{self, Evaluation, Scores, StageSpec};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
@@ -376,7 +377,7 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn scores(&self) -> Result<Option<Scores>, TrainingError> {
-        if self.manifest.model.inputs == 0 {
+        if self.manifest.model.inputs() == 0 {
             return Ok(None);
         }
         Ok(model::scores::of_batches(&self.manifest, &self.replica.parameters()?, &self.validation)?)
@@ -423,10 +424,10 @@ fn replica(
     let elsewhere = |reason: &str| TrainingError::KernelsElsewhere { kernels, reason: reason.to_owned() };
     match kernels {
         Kernels::Fused if !device.is_cpu() => return Err(elsewhere("they are for the CPU")),
-        Kernels::Cuda if !Kernels::are_cudas(manifest) => return Err(elsewhere("they are for transformers alone")),
         Kernels::Cuda => {
+            let spec = manifest.model.transformer().ok_or_else(|| elsewhere("they are for transformers alone"))?;
             let accelerator = gpu::accelerator(device).map_err(|reason| elsewhere(&reason))?;
-            return Ok(Box::new(on_gpu(manifest, base, accelerator, options)?));
+            return Ok(Box::new(on_gpu((manifest, spec), base, accelerator, options)?));
         }
         Kernels::Fused | Kernels::Composed => {}
     }
@@ -446,14 +447,13 @@ fn replica(
 
 /// As [`replica`] in the memory of a GPU.
 fn on_gpu(
-    manifest: &RunManifest,
+    (manifest, spec): (&RunManifest, &TransformerModel),
     base: Option<BaseWeights>,
     device: Arc<dyn Accelerator>,
     options: &TrainingOptions,
 ) -> Result<GpuReplica, TrainingError> {
-    let spec = &manifest.model;
     let (trained, parameters) = if manifest.lora.is_on() {
-        let (base, layout) = (base.ok_or(TrainingError::BaseMissing)?, model::layout(spec));
+        let (base, layout) = (base.ok_or(TrainingError::BaseMissing)?, transformer_layout(spec));
         let weights = base.in_bits(&layout, manifest.lora.base_bits).into_exact();
         let base = Frozen::new(&*device, &layout, &weights, &manifest.lora, options.precision.into())?;
         let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
@@ -463,7 +463,7 @@ fn on_gpu(
         let (model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
         (Trained::all(spec, model.layout()), parameters)
     };
-    let at_once = options.examples_at_once(spec, Kernels::Cuda);
+    let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);
     Ok(GpuReplica::new(device, spec, trained, &parameters, manifest.optimizer.clone(), at_once, options)?)
 }
 

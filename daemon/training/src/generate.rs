@@ -4,7 +4,7 @@ mod choice;
 mod decoder;
 
 use candle_core::{Device, Result, Tensor, bail};
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use crate::data::{Batch, Window};
 use crate::model::{Evaluation, Model, Transformer, evaluate_composed, tensors_of};
@@ -14,7 +14,7 @@ use decoder::Decoder;
 
 /// A model that only reads: from a checkpoint or a snapshot.
 pub struct LanguageModel {
-    spec: ModelSpec,
+    spec: TransformerModel,
     model: Transformer,
     parameters: Parameters,
 }
@@ -35,7 +35,7 @@ impl LanguageModel {
     ///
     /// # Panics
     /// When the number of parameters is not the model's: check with [`crate::parameter_count`] what comes from outside.
-    pub fn from_parameters(spec: &ModelSpec, parameters: &[f32], device: &Device) -> Result<LanguageModel> {
+    pub fn from_parameters(spec: &TransformerModel, parameters: &[f32], device: &Device) -> Result<LanguageModel> {
         let model = Transformer::new(spec);
         assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
         let tensor = |tensor: &murmur_protocol::TensorSpec| {
@@ -142,11 +142,11 @@ mod tests {
     use super::*;
     use crate::data::TokenBatch;
 
-    fn spec() -> ModelSpec {
-        ModelSpec { layers: 2, width: 16, heads: 4, feed_forward: 24, context: 24, ..ModelSpec::default() }
+    fn spec() -> TransformerModel {
+        TransformerModel { layers: 2, width: 16, heads: 4, feed_forward: 24, context: 24, ..Default::default() }
     }
 
-    fn language_model(spec: &ModelSpec) -> Result<LanguageModel> {
+    fn language_model(spec: &TransformerModel) -> Result<LanguageModel> {
         LanguageModel::from_parameters(spec, &Transformer::new(spec).initial_parameters(1), &Device::Cpu)
     }
 
@@ -160,9 +160,9 @@ mod tests {
 
     #[test]
     fn the_cache_changes_no_logits() -> Result<()> {
-        let qwen = ModelSpec { head_width: 6, head_norm: true, attention_bias: AttentionBias::All, ..spec() };
-        let smol = ModelSpec { key_value_heads: 2, layers_without_rope: vec![0], tied_head: true, ..spec() };
-        let bias = ModelSpec { attention_bias: AttentionBias::Qkv, ..spec() };
+        let qwen = TransformerModel { head_width: 6, head_norm: true, attention_bias: AttentionBias::All, ..spec() };
+        let smol = TransformerModel { key_value_heads: 2, layers_without_rope: vec![0], tied_head: true, ..spec() };
+        let bias = TransformerModel { attention_bias: AttentionBias::Qkv, ..spec() };
         for spec in [spec(), smol, qwen, bias] {
             let reference = Transformer::new(&spec);
             let (mut parameters, text) = (reference.initial_parameters(1), bytes(b"once upon a time in a m"));

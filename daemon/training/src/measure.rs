@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Result, Tensor};
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use crate::engine::Precision;
 use crate::model::StageSpec;
@@ -12,12 +12,12 @@ use crate::ops::product::{Matrix, MatrixMut, Products, Write, multiply_in_parall
 /// Floating-point operations that training on one token takes: two for each weight of a product forward and four
 /// backward, and the products of causal attention, of which half lies above the diagonal and need not be computed.
 /// Computing activations again does not count.
-pub fn operations_per_token(spec: &ModelSpec) -> f64 {
+pub fn operations_per_token(spec: &TransformerModel) -> f64 {
     operations_of_stage(spec, &StageSpec::whole(spec), false)
 }
 
 /// The same for one stage of a model; where it does, computing activations of blocks again counts.
-pub(crate) fn operations_of_stage(spec: &ModelSpec, stage: &StageSpec, recompute: bool) -> f64 {
+pub(crate) fn operations_of_stage(spec: &TransformerModel, stage: &StageSpec, recompute: bool) -> f64 {
     let (width, context) = (f64::from(spec.width), f64::from(spec.context));
     let layers = stage.layers.len() as f64;
     let (query_width, key_width) = (f64::from(spec.query_width()), f64::from(spec.key_width()));
@@ -33,7 +33,12 @@ pub(crate) fn operations_of_stage(spec: &ModelSpec, stage: &StageSpec, recompute
 ///
 /// # Errors
 /// When the device fails.
-pub fn timed_product(spec: &ModelSpec, rows: usize, device: &Device, precision: Precision) -> Result<(Duration, f64)> {
+pub fn timed_product(
+    spec: &TransformerModel,
+    rows: usize,
+    device: &Device,
+    precision: Precision,
+) -> Result<(Duration, f64)> {
     let (width, inner) = (spec.width as usize, 2 * spec.feed_forward as usize);
     if device.is_cpu() {
         Ok(on_threads(rows, width, inner, precision))
@@ -100,11 +105,12 @@ mod tests {
 
     #[test]
     fn operations_are_counted_as_by_hand() {
-        let spec = ModelSpec { layers: 2, width: 4, heads: 2, feed_forward: 8, context: 16, ..ModelSpec::default() };
+        let spec =
+            TransformerModel { layers: 2, width: 4, heads: 2, feed_forward: 8, context: 16, ..Default::default() };
         // Weights: 2 · (4 · 16 + 3 · 32) + 4 · 256; attention: 6 · 2 · 16 · 4.
         assert_eq!(operations_per_token(&spec), 6.0 * (320.0 + 1024.0) + 768.0);
         // Twice as wide heads: twice the projections and twice the attention.
-        let wide = ModelSpec { head_width: 4, ..spec };
+        let wide = TransformerModel { head_width: 4, ..spec };
         assert_eq!(operations_per_token(&wide), 6.0 * (2.0 * (2.0 * 4.0 * 16.0 + 96.0) + 1024.0) + 2.0 * 768.0);
     }
 

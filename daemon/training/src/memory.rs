@@ -3,7 +3,7 @@
 use std::fmt;
 
 use murmur_protocol::bounds::LINKS_MAX;
-use murmur_protocol::manifest::{GossipKind, ModelKind, ModelSpec};
+use murmur_protocol::manifest::{GossipKind, ModelSpec, TransformerModel};
 use murmur_protocol::{ModelLayout, RunManifest, TensorSpec};
 
 use crate::data::ImageShape;
@@ -11,7 +11,7 @@ use crate::engine::options::{Precision, TrainingOptions};
 use crate::gpu;
 use crate::model::lora::{lora_layout, lora_targets_length};
 use crate::model::transformer::{row_values, stage_layout};
-use crate::model::{self, StageSpec};
+use crate::model::{self, StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BLOCK;
 use crate::ops::linear::{PANEL_ROWS_MIN, PANEL_VALUES};
@@ -81,7 +81,7 @@ impl MemoryEstimate {
         part: Option<(&StageSpec, u64)>,
     ) -> MemoryEstimate {
         let of_base = || match part {
-            Some((stage, _)) => stage_layout(&manifest.model, stage),
+            Some((stage, _)) => stage_layout(transformer_of(manifest), stage),
             None => model::layout(&manifest.model),
         };
         let of_trained = |base| if manifest.lora.is_on() { lora_layout(&base, &manifest.lora) } else { base };
@@ -129,25 +129,24 @@ impl MemoryEstimate {
         let sequences = u64::from(manifest.optimizer.batch_sequences).min(at_once);
         let on_gpu = kernels == Kernels::Cuda;
         let examples = manifest.optimizer.batch_sequences as usize;
-        let has_lanes =
-            manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !options.recompute;
-        let of_all = || of_trained(stage_layout(&manifest.model, &StageSpec::whole(&manifest.model))).parameters();
+        let has_lanes = manifest.model.reads_text() && kernels == Kernels::Fused && !options.recompute;
+        let of_all = || of_trained(model::layout(&manifest.model)).parameters();
         let all_trained = if part.is_some() && has_lanes { of_all() } else { trained as usize };
         let lanes = if has_lanes && has_two_lanes(all_trained, examples, at_once as usize) { 2 } else { 1 };
-        let activations = match manifest.model.kind {
-            ModelKind::Transformer if on_gpu => {
-                let whole = StageSpec::whole(&manifest.model);
+        let activations = match &manifest.model {
+            ModelSpec::Transformer(spec) if on_gpu => {
+                let whole = StageSpec::whole(spec);
                 let (stage, passes) = part.unwrap_or((&whole, 1));
                 let part = (stage, passes as usize);
                 let TrainingOptions { precision, recompute, .. } = *options;
                 let rank = if lora { manifest.lora.rank as usize } else { 0 };
-                gpu::activation_values(&manifest.model, part, sequences as usize, precision, (recompute, rank)) as u64
+                gpu::activation_values(spec, part, sequences as usize, precision, (recompute, rank)) as u64
             }
-            ModelKind::Transformer => {
+            ModelSpec::Transformer(spec) => {
                 let (batch, recompute) = ((sequences, lanes), options.recompute);
-                transformer(&manifest.model, part, batch, recompute, kernels, threads as u64)
+                transformer(spec, part, batch, recompute, kernels, threads as u64)
             }
-            ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
+            ModelSpec::Mlp(_) | ModelSpec::Cnn(_) => image_classifier(&manifest.model, sequences, kernels),
         };
         let is_decoded = lora && kernels == Kernels::Fused && manifest.lora.base_bits < 32;
         // Each thread keeps the place of what it has decoded, and any may compute a lane.
@@ -221,25 +220,29 @@ fn decoded_values(base: &ModelLayout) -> u64 {
 fn image_classifier(spec: &ModelSpec, images: u64, kernels: Kernels) -> u64 {
     let shape = ImageShape::of(spec);
     let (mut pixels, mut channels) = ((shape.height * shape.width) as u64, shape.channels as u64);
-    if spec.inputs > 0 {
+    if spec.inputs() > 0 {
         // Rows of a table instead.
-        (pixels, channels) = (u64::from(spec.inputs), 1);
+        (pixels, channels) = (u64::from(spec.inputs()), 1);
     }
     let mut per_image = pixels * channels;
-    let convolutions = if spec.kind == ModelKind::Cnn { &spec.convolutions[..] } else { &[] };
+    let (convolutions, hidden): (&[u32], &[u32]) = match spec {
+        ModelSpec::Transformer(_) => return 0,
+        ModelSpec::Mlp(model) => (&[], &model.hidden),
+        ModelSpec::Cnn(model) => (&model.convolutions, &model.hidden),
+    };
     for outputs in convolutions {
         // Nine taps of each input for the product, and the output before pooling halves both sides.
         per_image += pixels * (9 * channels + 2 * u64::from(*outputs));
         (pixels, channels) = (pixels / 4, u64::from(*outputs));
     }
-    per_image += pixels * channels + spec.hidden.iter().map(|hidden| u64::from(*hidden)).sum::<u64>();
+    per_image += pixels * channels + hidden.iter().map(|hidden| u64::from(*hidden)).sum::<u64>();
     let copies = if kernels == Kernels::Fused { 2 } else { 6 };
-    copies * images * (per_image + u64::from(spec.classes))
+    copies * images * (per_image + u64::from(spec.classes()))
 }
 
 /// Values of a transformer's activations, or those of a stage that has so many microbatches under way.
 fn transformer(
-    spec: &ModelSpec,
+    spec: &TransformerModel,
     part: Option<(&StageSpec, u64)>,
     (sequences, lanes): (u64, u64),
     recompute: bool,

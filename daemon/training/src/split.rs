@@ -13,7 +13,7 @@ use crate::engine::cut::why_not_cut;
 use crate::engine::options::TrainingOptions;
 use crate::measure::operations_of_stage;
 use crate::memory::MemoryEstimate;
-use crate::model::StageSpec;
+use crate::model::{StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::replica::InParts;
 
@@ -76,7 +76,7 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
     if places.iter().any(|place| place.kernels == Kernels::Composed) {
         return Err(NoCut::Model("candle's operations compute no stages"));
     }
-    let spec = &manifest.model;
+    let spec = transformer_of(manifest);
     let all_on_cpu = places.iter().all(|place| place.kernels == Kernels::Fused);
     let stage = |layers: &Range<u32>| StageSpec {
         embeds: layers.start == 0,
@@ -123,13 +123,14 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::{ModelKind, ModelSpec};
+    use murmur_protocol::manifest::{MlpModel, TransformerModel};
 
     use super::*;
 
     fn manifest() -> RunManifest {
-        let model = ModelSpec { layers: 12, width: 256, heads: 4, feed_forward: 768, ..ModelSpec::default() };
-        let mut manifest = RunManifest { model, ..RunManifest::default() };
+        let model =
+            TransformerModel { layers: 12, width: 256, heads: 4, feed_forward: 768, ..TransformerModel::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         manifest.optimizer.batch_sequences = 16;
         manifest
     }
@@ -161,10 +162,10 @@ mod tests {
     #[test]
     fn what_cannot_be_cut_is_said() {
         let mut manifest = manifest();
-        manifest.model.tied_head = true;
+        manifest.model = TransformerModel { tied_head: true, ..TransformerModel::default() }.into();
         let options = TrainingOptions::default();
         assert!(matches!(cut(&manifest, &options, &[place(1.0, None); 2]), Err(NoCut::Model(_))));
-        manifest.model.kind = ModelKind::Mlp;
+        manifest.model = MlpModel::default().into();
         assert!(matches!(cut(&manifest, &options, &[place(1.0, None); 2]), Err(NoCut::Model(_))));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{AttentionBias, ModelSpec};
+use murmur_protocol::manifest::{AttentionBias, TransformerModel};
 use murmur_training::memory::MemoryEstimate;
 use murmur_training::ops::Kernels;
 use murmur_training::{Corpus, Device, Engine, TrainingOptions};
@@ -61,16 +61,17 @@ fn measured(manifest: &RunManifest, options: TrainingOptions) -> f64 {
 /// One test alone: others would allocate at the same time.
 #[test]
 fn the_estimate_is_near_what_training_takes() {
-    let small = ModelSpec { layers: 2, width: 128, heads: 4, feed_forward: 256, context: 128, ..ModelSpec::default() };
-    let deep = ModelSpec { layers: 6, width: 64, feed_forward: 176, vocabulary: 4096, ..small.clone() };
-    let grouped = ModelSpec { key_value_heads: 1, tied_head: true, context: 256, ..small.clone() };
+    let small =
+        TransformerModel { layers: 2, width: 128, heads: 4, feed_forward: 256, context: 128, ..Default::default() };
+    let deep = TransformerModel { layers: 6, width: 64, feed_forward: 176, vocabulary: 4096, ..small.clone() };
+    let grouped = TransformerModel { key_value_heads: 1, tied_head: true, context: 256, ..small.clone() };
     // Queries twice as wide as the stream.
-    let qwen = ModelSpec { head_width: 64, key_value_heads: 2, head_norm: true, ..small.clone() };
-    let qwen = ModelSpec { attention_bias: AttentionBias::All, ..qwen };
+    let qwen = TransformerModel { head_width: 64, key_value_heads: 2, head_norm: true, ..small.clone() };
+    let qwen = TransformerModel { attention_bias: AttentionBias::All, ..qwen };
     let plain = TrainingOptions { kernels: Some(Kernels::Fused), ..TrainingOptions::default() };
     let composed = TrainingOptions { kernels: Some(Kernels::Composed), ..plain };
     // Where the base is most of it.
-    let wide = ModelSpec { width: 256, feed_forward: 704, layers: 4, context: 64, ..small.clone() };
+    let wide = TransformerModel { width: 256, feed_forward: 704, layers: 4, context: 64, ..small.clone() };
     for (spec, (rank, bits), options) in [
         (wide.clone(), (8, 32), TrainingOptions { micro_batch: Some(1), ..plain }),
         (wide.clone(), (8, 16), TrainingOptions { micro_batch: Some(1), ..plain }),
@@ -86,7 +87,7 @@ fn the_estimate_is_near_what_training_takes() {
         (small.clone(), (8, 32), plain),
         (small, (0, 32), composed),
     ] {
-        let mut manifest = RunManifest { model: spec, ..RunManifest::default() };
+        let mut manifest = RunManifest { model: spec.into(), ..RunManifest::default() };
         (manifest.lora.rank, manifest.lora.base_bits) = (rank, bits);
         let estimate = MemoryEstimate::of(&manifest, &options, options.kernels.unwrap_or(Kernels::Fused), THREADS);
         let ratio = estimate.on_device() as f64 / measured(&manifest, options);

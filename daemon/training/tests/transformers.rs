@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use candle_core::{Device, Tensor};
-use murmur_protocol::manifest::{AttentionBias, LoraSpec, ModelSpec, RopeScaling};
+use murmur_protocol::manifest::{AttentionBias, LoraSpec, RopeScaling, TransformerModel};
 use murmur_training::data::{Batch, TokenBatch};
 use murmur_training::model::{self, Model, Transformer, lora};
 use murmur_training::pretrained::{ExportType, export};
@@ -21,13 +21,13 @@ type Logits = Vec<Vec<f32>>;
 
 /// Of every position, in the three ways that this project computes: with the cache, with candle's operations, and, by its
 /// loss alone, with its own.
-fn assert_computes(spec: &ModelSpec, parameters: &[f32], expected: &Logits, what: &str) {
+fn assert_computes(spec: &TransformerModel, parameters: &[f32], expected: &Logits, what: &str) {
     let language_model = LanguageModel::from_parameters(spec, parameters, &Device::Cpu).expect("memory");
     for (position, expected) in expected.iter().enumerate() {
         let logits = language_model.logits_after(&TOKENS[..=position]).expect("logits");
         assert_close(&logits, expected, &format!("{what} with the cache, position {position}"));
     }
-    let model = model::build(spec);
+    let model = model::build(&spec.clone().into());
     let composed = composed_logits(&*model, parameters);
     for (position, (logits, expected)) in composed.iter().zip(expected).enumerate() {
         assert_close(logits, expected, &format!("{what} composed, position {position}"));
@@ -70,7 +70,7 @@ fn assert_close(found: &[f32], expected: &[f32], what: &str) {
 /// Printed by `check.py golden VARIANT` with version 5.23 of the library: the first logits of the last position.
 #[test]
 fn logits_are_those_of_the_transformers_library() {
-    let plain = ModelSpec {
+    let plain = TransformerModel {
         vocabulary: 80,
         width: 32,
         feed_forward: 48,
@@ -78,18 +78,18 @@ fn logits_are_those_of_the_transformers_library() {
         heads: 4,
         context: 64,
         norm_epsilon: 1e-6,
-        ..ModelSpec::default()
+        ..TransformerModel::default()
     };
-    let tied = ModelSpec { tied_head: true, rope_theta: 50_000.0, norm_epsilon: 1e-5, ..plain.clone() };
-    let grouped = ModelSpec { key_value_heads: 2, ..plain.clone() };
-    let llama3 = ModelSpec { rope_scaling: RopeScaling::Llama3, rope_factor: 8.0, ..plain.clone() };
-    let llama3 = ModelSpec { rope_high_factor: 2.0, rope_original_context: 16, ..llama3 };
-    let llama3 = ModelSpec { head_width: 12, attention_bias: AttentionBias::All, ..llama3 };
-    let mistral = ModelSpec { rope_scaling: RopeScaling::Linear, rope_factor: 4.0, ..grouped.clone() };
-    let mistral = ModelSpec { head_width: 10, rope_theta: 5_000.0, ..mistral };
-    let qwen2 = ModelSpec { attention_bias: AttentionBias::Qkv, tied_head: true, ..grouped.clone() };
-    let qwen3 = ModelSpec { head_norm: true, head_width: 12, ..grouped.clone() };
-    let smollm3 = ModelSpec { layers_without_rope: vec![1], rope_theta: 2e6, ..grouped.clone() };
+    let tied = TransformerModel { tied_head: true, rope_theta: 50_000.0, norm_epsilon: 1e-5, ..plain.clone() };
+    let grouped = TransformerModel { key_value_heads: 2, ..plain.clone() };
+    let llama3 = TransformerModel { rope_scaling: RopeScaling::Llama3, rope_factor: 8.0, ..plain.clone() };
+    let llama3 = TransformerModel { rope_high_factor: 2.0, rope_original_context: 16, ..llama3 };
+    let llama3 = TransformerModel { head_width: 12, attention_bias: AttentionBias::All, ..llama3 };
+    let mistral = TransformerModel { rope_scaling: RopeScaling::Linear, rope_factor: 4.0, ..grouped.clone() };
+    let mistral = TransformerModel { head_width: 10, rope_theta: 5_000.0, ..mistral };
+    let qwen2 = TransformerModel { attention_bias: AttentionBias::Qkv, tied_head: true, ..grouped.clone() };
+    let qwen3 = TransformerModel { head_norm: true, head_width: 12, ..grouped.clone() };
+    let smollm3 = TransformerModel { layers_without_rope: vec![1], rope_theta: 2e6, ..grouped.clone() };
     for (spec, golden) in [
         (plain, [-0.591_884, -0.110_548, 0.004_479, -0.290_157, -0.667_977, 0.231_803]),
         (tied, [-1.210_368, 0.373_136, -0.043_081, -1.258_172, -1.356_835, 0.712_72]),
@@ -104,16 +104,16 @@ fn logits_are_those_of_the_transformers_library() {
         let model = LanguageModel::from_parameters(&spec, &parameters, &Device::Cpu).expect("memory");
         let with_cache = model.logits_after(&TOKENS).expect("logits");
         assert_close(&with_cache[..6], &golden, &format!("{spec:?}"));
-        let composed = composed_logits(&*model::build(&spec), &parameters);
+        let composed = composed_logits(&*model::build(&spec.clone().into()), &parameters);
         assert_close(&composed[7][..6], &golden, &format!("{spec:?}"));
-        let fused = model::build(&spec).evaluate(&parameters, &batch()).expect("evaluated").loss();
+        let fused = model::build(&spec.clone().into()).evaluate(&parameters, &batch()).expect("evaluated").loss();
         assert!((fused - loss_of(&composed)).abs() < 1e-5, "{spec:?}");
     }
 }
 
 /// `by_formula` of check.py, which numbers values in the order of the tensors' names.
-fn by_formula(spec: &ModelSpec) -> Vec<f32> {
-    let layout = model::layout(spec);
+fn by_formula(spec: &TransformerModel) -> Vec<f32> {
+    let layout = model::layout(&spec.clone().into());
     let numbers = layout.by_name();
     let mut values = Vec::with_capacity(layout.parameters());
     for tensor in layout.tensors() {

@@ -4,87 +4,22 @@
 //! Such a field is told only where it has not its default, so that runs without it keep the id that they had before there
 //! was such a thing.
 
-use super::{DataSource, DataSpec, ManifestError, ModelKind, ModelSpec, RunManifest, check};
+use super::{CnnModel, DataSource, DataSpec, ManifestError, MlpModel, ModelSpec, RunManifest, check};
 
 /// All names of classes together, in bytes: a manifest holds them. For 1,000 classes of eight letters each.
 const CLASS_NAMES_BYTES_MAX: usize = 8 * 1024;
 
-const MODEL_FIELDS: [&str; 21] = [
-    "head_width",
-    "key_value_heads",
-    "vocabulary",
-    "tied_head",
-    "rope_theta",
-    "rope_scaling",
-    "rope_factor",
-    "rope_low_factor",
-    "rope_high_factor",
-    "rope_original_context",
-    "layers_without_rope",
-    "attention_bias",
-    "head_norm",
-    "norm_epsilon",
-    "image_height",
-    "image_width",
-    "image_channels",
-    "inputs",
-    "classes",
-    "hidden",
-    "convolutions",
-];
-
-/// What only a transformer has.
-const TRANSFORMER_FIELDS: [&str; 19] = [
-    "layers",
-    "width",
-    "heads",
-    "feed_forward",
-    "context",
-    "head_width",
-    "key_value_heads",
-    "vocabulary",
-    "tied_head",
-    "rope_theta",
-    "rope_scaling",
-    "rope_factor",
-    "rope_low_factor",
-    "rope_high_factor",
-    "rope_original_context",
-    "layers_without_rope",
-    "attention_bias",
-    "head_norm",
-    "norm_epsilon",
-];
-
-/// What only models of images and tables have.
-const IMAGE_FIELDS: [&str; 6] = ["image_height", "image_width", "image_channels", "inputs", "classes", "hidden"];
-
-/// What only a cnn has.
-const CNN_FIELDS: [&str; 1] = ["convolutions"];
+/// What is told always, as before there were other models. (The other sections list what is not.)
+const MODEL_FIELDS_TOLD: [&str; 6] = ["kind", "layers", "width", "heads", "feed_forward", "context"];
 
 const OPTIMIZER_FIELDS: [&str; 4] = ["kind", "muon_learning_rate", "muon_momentum", "match_batch"];
 const DATA_FIELDS: [&str; 7] =
     ["remote", "field", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
 
-/// The fields of `[model]` that have another value than by default, though a model of this kind has no such thing.
-///
-/// # Panics
-/// Never: the sections of a manifest can be told as TOML.
-pub fn fields_without_meaning(model: &ModelSpec) -> Vec<(&'static str, String)> {
-    let others: &[&[&'static str]] = match model.kind {
-        ModelKind::Transformer => &[&IMAGE_FIELDS, &CNN_FIELDS],
-        ModelKind::Mlp => &[&TRANSFORMER_FIELDS, &CNN_FIELDS],
-        ModelKind::Cnn => &[&TRANSFORMER_FIELDS],
-    };
-    let given = toml::Table::try_from(model).expect("a section is a table");
-    let is_given = |field: &&'static str| given.get(*field) != default_of("model", field).as_ref();
-    others.iter().copied().flatten().copied().filter(is_given).map(|field| (field, given[field].to_string())).collect()
-}
-
 /// Checks the fields of models and data against each other.
 pub(super) fn validate(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
     let is_table = data.source == DataSource::Table;
-    let fits = model.kind.reads_text() != (data.source.gives_images() || is_table);
+    let fits = model.reads_text() != (data.source.gives_images() || is_table);
     let rule = "\"idx\" or \"image-folders\" for the models mlp and cnn, \"table\" for mlp, any other source for the transformer";
     let source = toml::Value::try_from(data.source).expect("the name of a source");
     check("data.source", source, fits, rule)?;
@@ -94,7 +29,11 @@ pub(super) fn validate(model: &ModelSpec, data: &DataSpec) -> Result<(), Manifes
 }
 
 fn images(model: &ModelSpec, is_table: bool) -> Result<(), ManifestError> {
-    let ModelSpec { image_height, image_width, image_channels, classes, hidden, convolutions, .. } = model;
+    let (ModelSpec::Mlp(MlpModel { image_height, image_width, image_channels, classes, hidden, .. })
+    | ModelSpec::Cnn(CnnModel { image_height, image_width, image_channels, classes, hidden, .. })) = model
+    else {
+        return Ok(());
+    };
     check("model.image_height", image_height, (1..=1024).contains(image_height), "1 to 1024")?;
     check("model.image_width", image_width, (1..=1024).contains(image_width), "1 to 1024")?;
     check("model.image_channels", image_channels, matches!(image_channels, 1 | 3), "1 (grey) or 3 (colours)")?;
@@ -103,9 +42,7 @@ fn images(model: &ModelSpec, is_table: bool) -> Result<(), ManifestError> {
     check("model.classes", classes, (least..=65_536).contains(classes), rule)?;
     let sizes = hidden.len() <= 8 && hidden.iter().all(|size| (1..=65_536).contains(size));
     check("model.hidden", format!("{hidden:?}"), sizes, "up to 8 sizes of 1 to 65536")?;
-    if model.kind != ModelKind::Cnn {
-        return Ok(());
-    }
+    let ModelSpec::Cnn(CnnModel { convolutions, .. }) = model else { return Ok(()) };
     let channels = (1..=8).contains(&convolutions.len()) && convolutions.iter().all(|size| (1..=4096).contains(size));
     // Each pooling halves rows and columns.
     let remains = image_height.min(image_width) >> convolutions.len() > 0;
@@ -141,7 +78,7 @@ fn classes(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
     let bytes: usize = class_names.iter().map(String::len).sum();
     let different = class_names.iter().enumerate().all(|(place, name)| !class_names[..place].contains(name));
     // The founder of a table's run counts its classes.
-    let counted = count == model.classes as usize || is_table && model.inputs == 0 && count > 1;
+    let counted = count == model.classes() as usize || is_table && model.inputs() == 0 && count > 1;
     let fits = counted && bytes <= CLASS_NAMES_BYTES_MAX && different;
     check("data.class_names", format!("{count} names"), count == 0 || fits, rule)?;
     let images = data.source.gives_images();
@@ -154,7 +91,7 @@ fn classes(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
 /// Whether a field has no line in the canonical text: one of those above, at its default.
 pub(super) fn is_left_out(section: &str, field: &str, value: &toml::Value) -> bool {
     let listed = match section {
-        "model" => MODEL_FIELDS.contains(&field),
+        "model" => !MODEL_FIELDS_TOLD.contains(&field),
         "optimizer" => OPTIMIZER_FIELDS.contains(&field),
         "data" => DATA_FIELDS.contains(&field),
         "gossip" => field == "kind",
@@ -177,8 +114,7 @@ mod tests {
     use crate::manifest::OptimizerKind;
 
     fn digits() -> RunManifest {
-        let mut manifest = RunManifest::default();
-        manifest.model.kind = ModelKind::Cnn;
+        let mut manifest = RunManifest { model: CnnModel::default().into(), ..RunManifest::default() };
         manifest.data.source = DataSource::Idx;
         manifest
     }
@@ -190,8 +126,7 @@ mod tests {
         assert!(!text.contains("classes") && !text.contains("tokenizer"), "{text}");
         assert_eq!(RunManifest::from_text(&text), Ok(manifest.clone()));
         manifest.data.source = DataSource::ImageFolders;
-        manifest.model.classes = 2;
-        manifest.model.hidden = vec![32, 16];
+        manifest.model = CnnModel { classes: 2, hidden: vec![32, 16], ..CnnModel::default() }.into();
         manifest.data.class_names = vec!["cat".to_owned(), "dog".to_owned()];
         manifest.data.label_skew = 0.5;
         let text = manifest.canonical_text();
@@ -215,40 +150,25 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kind_of_model_does_not_have_is_told() {
-        let mut model = RunManifest::default().model;
-        assert_eq!(fields_without_meaning(&model), []);
-        (model.hidden, model.width) = (vec![16], 96);
-        assert_eq!(fields_without_meaning(&model), [("hidden", "[16]".to_owned())]);
-        model.kind = ModelKind::Mlp;
-        assert_eq!(fields_without_meaning(&model), [("width", "96".to_owned())]);
-        model.convolutions = vec![4];
-        assert_eq!(fields_without_meaning(&model).len(), 2);
-        model.kind = ModelKind::Cnn;
-        assert_eq!(fields_without_meaning(&model), [("width", "96".to_owned())]);
-        // Every field is one of a kind's.
-        let of_kinds = TRANSFORMER_FIELDS.iter().chain(&IMAGE_FIELDS).chain(&CNN_FIELDS);
-        let all = toml::Table::try_from(&model).expect("a table");
-        assert_eq!(of_kinds.count() + 1, all.len());
-        assert!(TRANSFORMER_FIELDS.iter().chain(&IMAGE_FIELDS).all(|field| all.contains_key(*field)));
-    }
-
-    #[test]
     fn what_does_not_belong_together_is_refused_by_name() {
         let refused = |change: fn(&mut RunManifest)| {
             let mut manifest = digits();
             change(&mut manifest);
             manifest.validate().expect_err("a contradiction").to_string()
         };
-        assert!(refused(|manifest| manifest.model.kind = ModelKind::Transformer).starts_with("data.source = \"idx\""));
-        assert!(refused(|manifest| manifest.model.convolutions = vec![8; 5]).starts_with("model.convolutions"));
-        assert!(refused(|manifest| manifest.model.image_channels = 2).starts_with("model.image_channels"));
+        assert!(refused(|manifest| manifest.model = ModelSpec::default()).starts_with("data.source = \"idx\""));
+        let of = |model: CnnModel| {
+            let error = RunManifest { model: model.into(), ..digits() }.validate();
+            error.expect_err("out of range").to_string()
+        };
+        let convolutions = vec![8; 5];
+        assert!(of(CnnModel { convolutions, ..CnnModel::default() }).starts_with("model.convolutions"));
+        assert!(of(CnnModel { image_channels: 2, ..CnnModel::default() }).starts_with("model.image_channels"));
         assert!(refused(|manifest| manifest.data.tokenizer = "0".repeat(64)).starts_with("data.tokenizer"));
         assert!(refused(|manifest| manifest.data.class_names = vec!["a".to_owned()]).starts_with("data.class_names"));
         assert!(refused(|manifest| manifest.data.label_skew = f64::NAN).starts_with("data.label_skew"));
         assert!(refused(|manifest| manifest.data.share = true).starts_with("data.share"));
-        let mut mlp = digits();
-        (mlp.model.kind, mlp.model.convolutions) = (ModelKind::Mlp, Vec::new());
+        let mlp = RunManifest { model: MlpModel::default().into(), ..digits() };
         assert_eq!(mlp.validate(), Ok(()));
         let mut text = RunManifest::default();
         text.data.source = DataSource::Files;

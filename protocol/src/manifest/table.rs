@@ -6,7 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DataSource, ManifestError, ModelKind, RunManifest, check, within};
+use super::model::Kind;
+use super::{DataSource, ManifestError, RunManifest, check, within};
 
 /// Number columns and category columns of a table, at most: a manifest holds what is said of each.
 pub const TABLE_COLUMNS_MAX: usize = 256;
@@ -124,30 +125,31 @@ pub(super) fn is_left_out(source: DataSource, section: &str) -> bool {
 
 pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
     let RunManifest { model, data, table, .. } = manifest;
-    let founded = model.inputs > 0;
+    let (inputs, classes) = (model.inputs(), model.classes());
+    let founded = inputs > 0;
     if data.source != DataSource::Table {
         let rule = "0 unless data.source = \"table\"";
-        check("model.inputs", model.inputs, !founded, rule)?;
+        check("model.inputs", inputs, !founded, rule)?;
         let rule = "[table] is for data.source = \"table\"";
         return check("table.target", format!("{:?}", table.target), *table == TableSpec::default(), rule);
     }
     let rule = "\"mlp\" where data.source = \"table\"";
-    check("model.kind", format!("{:?}", model.kind).to_lowercase(), model.kind == ModelKind::Mlp, rule)?;
+    check("model.kind", format!("{:?}", model.kind()).to_lowercase(), model.kind() == Kind::Mlp, rule)?;
     check("data.share", data.share, !data.share, "false where data.source = \"table\"")?;
     columns(table)?;
     numbers(table)?;
     let rule = "0 (the founder fills it in), or the inputs of the columns of [table]";
-    check("model.inputs", model.inputs, !founded || model.inputs as usize == table.inputs(), rule)?;
+    check("model.inputs", inputs, !founded || inputs as usize == table.inputs(), rule)?;
     if founded {
         let complete =
             table.means.len() == table.numbers.len() && table.categories.iter().all(|column| column.len() > 1);
         check("table.means", format!("{} values", table.means.len()), complete, "one for each of table.numbers")?;
-        let classes = match table.task {
+        let expected = match table.task {
             TableTask::Classification => data.class_names.len().max(2),
             TableTask::Regression => 1,
         };
         let rule = "the number of data.class_names, or 1 in a regression";
-        check("model.classes", model.classes, model.classes as usize == classes, rule)?;
+        check("model.classes", classes, classes as usize == expected, rule)?;
     }
     let weights = &table.class_weights;
     let holds = weights.iter().all(|weight| (1e-6..=1e6).contains(weight))
@@ -200,12 +202,17 @@ fn numbers(table: &TableSpec) -> Result<(), ManifestError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::{CnnModel, MlpModel, ModelSpec};
 
     fn patients() -> RunManifest {
-        let mut manifest = RunManifest::default();
-        (manifest.model.kind, manifest.data.source) = (ModelKind::Mlp, DataSource::Table);
+        let mut manifest = RunManifest { model: MlpModel::default().into(), ..RunManifest::default() };
+        manifest.data.source = DataSource::Table;
         manifest.table.target = "ill".to_owned();
         manifest
+    }
+
+    fn model(inputs: u32, classes: u32) -> ModelSpec {
+        MlpModel { inputs, classes, ..MlpModel::default() }.into()
     }
 
     fn founded() -> RunManifest {
@@ -217,7 +224,7 @@ mod tests {
         (manifest.table.means, manifest.table.deviations) = (vec![50.0, 70.5], vec![20.0, 12.25]);
         manifest.table.ranges = vec![("age".to_owned(), 0.0, 120.0)];
         manifest.data.class_names = names(&["no", "yes"]);
-        (manifest.model.inputs, manifest.model.classes) = (6, 2);
+        manifest.model = model(6, 2);
         manifest
     }
 
@@ -248,7 +255,7 @@ mod tests {
             edit(&mut manifest);
             manifest.validate().expect_err("out of range").to_string()
         };
-        assert!(refused(|manifest| manifest.model.kind = ModelKind::Cnn).starts_with("model.kind = cnn"));
+        assert!(refused(|manifest| manifest.model = CnnModel::default().into()).starts_with("model.kind = cnn"));
         assert!(refused(|manifest| manifest.table.target = "age".to_owned()).starts_with("table.numbers"));
         assert!(refused(|manifest| manifest.table.target.clear()).starts_with("table.target = \"\""));
         assert!(refused(|manifest| manifest.table.categories[0].push("f".to_owned())).starts_with("table.categories"));
@@ -259,8 +266,8 @@ mod tests {
         assert!(refused(|manifest| manifest.table.rows = 9).starts_with("table.members = 0"));
         assert!(refused(|manifest| manifest.table.class_weights = vec![1.0]).starts_with("table.class_weights"));
         assert!(refused(|manifest| manifest.table.ranges[0].1 = 200.0).starts_with("table.ranges"));
-        assert!(refused(|manifest| manifest.model.inputs = 5).starts_with("model.inputs = 5"));
-        assert!(refused(|manifest| manifest.model.classes = 3).starts_with("data.class_names"));
+        assert!(refused(|manifest| manifest.model = model(5, 2)).starts_with("model.inputs = 5"));
+        assert!(refused(|manifest| manifest.model = model(6, 3)).starts_with("data.class_names"));
         assert!(refused(|manifest| manifest.data.label_skew = 0.5).starts_with("data.label_skew"));
         let images = refused(|manifest| {
             manifest.data.source = DataSource::Idx;

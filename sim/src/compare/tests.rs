@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{OptimizerSpec, ScheduleSpec, TransformerModel};
 
 use super::*;
 use crate::TransformerSpec;
 
 fn setting(name: &str, fault: Fault) -> Setting {
     let steps = 24;
-    let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
+    let model =
+        TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
     Setting {
         method: Method::named(name).expect("a method"),
         trainer: TransformerSpec {
@@ -84,7 +85,7 @@ fn runs_are_the_same_from_the_same_seed_and_differ_between_seeds() {
 #[test]
 fn all_shapes_of_an_all_reduce_learn_alike_and_send_what_the_formulas_say() {
     let outcomes = ["ring", "star", "tree", "halving-doubling"].map(|name| run(&setting(name, Fault::None)));
-    let parameters = murmur_training::parameter_count(&setting("ring", Fault::None).trainer.model) as f64;
+    let parameters = murmur_training::parameter_count(&setting("ring", Fault::None).trainer.model.into()) as f64;
     let steps = 24.0;
     for (outcome, factor) in outcomes.iter().zip([2.0 * 4.0 / 5.0, 4.0, 3.0, 2.0 * 3.0 / 4.0 + 1.0]) {
         // Sums differ in their order alone.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::bounds::LEAVE_TIMEOUT;
-use murmur_protocol::manifest::{GossipSpec, ScheduleSpec, SynchronousSpec};
+use murmur_protocol::manifest::{GossipSpec, ModelSpec, ScheduleSpec, SynchronousSpec};
 use murmur_protocol::random::RngExt;
 use murmur_protocol::{AddressRange, Start};
 
@@ -125,7 +125,7 @@ impl ScenarioFile {
         let warmup_steps = defaults.schedule.warmup_steps.min(steps / 10);
         let schedule = ScheduleSpec { total_steps, warmup_steps, ..defaults.schedule };
         TransformerSpec {
-            model: self.model.clone().unwrap_or(defaults.model),
+            model: self.model.as_ref().and_then(ModelSpec::transformer).cloned().unwrap_or(defaults.model),
             optimizer: self.optimizer.clone().unwrap_or(defaults.optimizer),
             schedule: self.schedule.clone().unwrap_or(schedule),
             validation_sequences: self.trainer.validation_sequences,

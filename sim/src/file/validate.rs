@@ -102,6 +102,10 @@ impl ScenarioFile {
                 Err(mistake("trainer.kind", "quadratic", rule))
             });
         }
+        if self.model.as_ref().is_some_and(|model| model.transformer().is_none()) {
+            let rule = "[model] is of another kind: set model.kind = \"transformer\"".to_owned();
+            return Err(mistake("trainer.kind", "transformer", rule));
+        }
         match self.transformer(DEFAULT_STEPS).check(&GossipSpec::default(), self.swarm.nodes.to) {
             Ok(()) => Ok(()),
             Err(TrainerSpecError::Manifest(ManifestError::OutOfRange { field, value, rule })) => {

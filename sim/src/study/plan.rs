@@ -154,7 +154,7 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
         method,
         text: text.to_owned(),
         by_node: question == Question::UnlikeData,
-        parameters: murmur_training::parameter_count(&super::model()),
+        parameters: murmur_training::parameter_count(&super::model().into()),
         nodes: NODES,
         steps: STEPS,
         learning_rate,

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use murmur_protocol::manifest::{
-    DataSource, DataSpec, GossipSpec, ModelSpec, OptimizerSpec, RunManifest, RunSpec, ScheduleSpec,
+    DataSource, DataSpec, GossipSpec, OptimizerSpec, RunManifest, RunSpec, ScheduleSpec, TransformerModel,
 };
 use murmur_protocol::{ModelLayout, manifest::ManifestError};
+use murmur_training::model::transformer::transformer_layout;
 use murmur_training::{Corpus, CorpusError};
 
 /// The problem that all trainers of a swarm work on.
@@ -38,7 +39,7 @@ pub struct QuadraticSpec {
 #[derive(Clone, Debug)]
 pub struct TransformerSpec {
     /// The model.
-    pub model: ModelSpec,
+    pub model: TransformerModel,
     /// The inner optimizer.
     pub optimizer: OptimizerSpec,
     /// Learning rate over swarm progress. A node without `steps_max` is complete when the progress reaches the end.
@@ -87,7 +88,7 @@ impl TrainerSpec {
     pub fn layout(&self, parameters: usize) -> ModelLayout {
         match self {
             TrainerSpec::Quadratic(_) => ModelLayout::new([("model".to_owned(), vec![parameters])]),
-            TrainerSpec::Transformer(spec) => murmur_training::model::layout(&spec.model),
+            TrainerSpec::Transformer(spec) => transformer_layout(&spec.model),
         }
     }
 }
@@ -108,7 +109,7 @@ impl TransformerSpec {
         let source = if self.text == Text::Grammar { DataSource::Grammar } else { DataSource::Files };
         RunManifest {
             run: RunSpec { name: "simulated".to_owned(), seed, ..RunSpec::default() },
-            model: self.model.clone(),
+            model: self.model.clone().into(),
             optimizer: self.optimizer.clone(),
             schedule: self.schedule.clone(),
             data: DataSpec { source, ..self.data() },
@@ -172,9 +173,9 @@ impl Default for QuadraticSpec {
 impl Default for TransformerSpec {
     /// The built-in run of the daemon.
     fn default() -> Self {
-        let RunManifest { model, optimizer, schedule, data, .. } = RunManifest::default();
+        let RunManifest { optimizer, schedule, data, .. } = RunManifest::default();
         TransformerSpec {
-            model,
+            model: TransformerModel::default(),
             optimizer,
             schedule,
             text: Text::Grammar,

@@ -195,7 +195,7 @@ fn manifest(base: &Setting, faults: &[Fault], (kind, learning_rate): (Kind, f64)
     let (gossip, synchronous) = kind.of_daemons()?;
     let trainer = &base.trainer;
     let mut manifest = RunManifest {
-        model: trainer.model.clone(),
+        model: trainer.model.clone().into(),
         optimizer: trainer.optimizer.clone(),
         schedule: trainer.schedule.clone(),
         gossip,

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use murmur_protocol::manifest::{ModelKind, ModelSpec, OptimizerSpec, RunManifest, ScheduleSpec};
+use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, RunManifest, ScheduleSpec, TransformerModel};
 use murmur_sim::compare::{ALL, Fault, LEARNING_RATES, Links, Method, Plan, Setting};
 use murmur_sim::{LatencySpec, Text, TransformerSpec};
+use murmur_training::model::transformer::transformer_layout;
 use serde::Deserialize;
 
 use crate::cli::CompareOptions;
@@ -15,8 +16,8 @@ use crate::remote;
 use crate::settings::{load_run_manifest, nearest, parse};
 
 /// The default model: learns to write words in a few hundred steps of under a millisecond.
-fn small_model() -> ModelSpec {
-    ModelSpec { layers: 2, width: 64, heads: 4, feed_forward: 128, context: 64, ..ModelSpec::default() }
+fn small_model() -> TransformerModel {
+    TransformerModel { layers: 2, width: 64, heads: 4, feed_forward: 128, context: 64, ..Default::default() }
 }
 
 /// Sequences of the default batch.
@@ -157,7 +158,7 @@ fn links(name: &str) -> Result<Links, Failure> {
 
 fn trainer(options: &CompareOptions) -> Result<TransformerSpec, Failure> {
     let (model, optimizer) = match &options.file {
-        None => (small_model(), OptimizerSpec { batch_sequences: BATCH_SEQUENCES, ..OptimizerSpec::default() }),
+        None => (small_model().into(), OptimizerSpec { batch_sequences: BATCH_SEQUENCES, ..OptimizerSpec::default() }),
         Some(file) => {
             let RunManifest { model, optimizer, .. } =
                 load_run_manifest(file).map_err(|failure| match failure.remedy() {
@@ -167,11 +168,11 @@ fn trainer(options: &CompareOptions) -> Result<TransformerSpec, Failure> {
             (model, optimizer)
         }
     };
-    if model.kind != ModelKind::Transformer {
+    let ModelSpec::Transformer(model) = model else {
         return Err(Failure::new(ExitCode::Settings, "only transformers on text can be compared")
             .hint("model.kind = \"transformer\" in the run file"));
-    }
-    let parameters = murmur_training::parameter_count(&model);
+    };
+    let parameters = transformer_layout(&model).parameters();
     if parameters > PARAMETERS_MAX {
         let message = format!("a model of {parameters} parameters is too large to be trained on every simulated node");
         return Err(Failure::new(ExitCode::Settings, message).hint(format!("at most {PARAMETERS_MAX} parameters")));

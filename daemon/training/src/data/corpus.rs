@@ -82,7 +82,7 @@ impl DataPlace {
         }
         if data.source == DataSource::ImageFolders && data.class_names.is_empty() {
             let names = image_folders::class_names(&self.files)?;
-            let classes = manifest.model.classes as usize;
+            let classes = manifest.model.classes() as usize;
             if names.len() != classes {
                 return Err(CorpusError::ClassCount { names: names.len(), classes });
             }
@@ -97,7 +97,7 @@ impl DataPlace {
         match &self.tokenizer {
             _ if digest.is_empty() => Ok(None),
             None => Err(CorpusError::NoTokenizer(digest.clone())),
-            Some(path) => Tokenizer::of_run(path, digest, manifest.model.vocabulary as usize).map(Some),
+            Some(path) => Tokenizer::of_run(path, digest, manifest.model.vocabulary() as usize).map(Some),
         }
     }
 }
@@ -108,7 +108,7 @@ impl Corpus {
     /// # Errors
     /// When something is missing, unwanted, unreadable, too short or not the run's.
     pub fn open(manifest: &RunManifest, place: &DataPlace) -> Result<Corpus, CorpusError> {
-        let (data, context) = (&manifest.data, manifest.model.context as usize);
+        let (data, context) = (&manifest.data, manifest.model.context() as usize);
         if let Some(path) = place.tokenizer.as_ref().filter(|_| data.tokenizer.is_empty()) {
             return Err(CorpusError::TokenizerUnused(path.clone()));
         }
@@ -159,10 +159,10 @@ impl Corpus {
 
     /// Data of a run's kind for measuring how fast its model trains: the built-in stories, or noise for images and tables.
     pub fn made_up(manifest: &RunManifest) -> Corpus {
-        if manifest.model.kind.reads_text() {
+        if manifest.model.reads_text() {
             return Corpus::grammar();
         }
-        let content = match manifest.model.inputs {
+        let content = match manifest.model.inputs() {
             0 => Content::Images(ImageSet::made_up(manifest)),
             _ => Content::Rows(RowSet::made_up(manifest)),
         };
@@ -324,7 +324,7 @@ impl Corpus {
     /// # Panics
     /// When the corpus was opened for a longer context.
     pub fn validation(&self, manifest: &RunManifest) -> Vec<Window> {
-        let length = manifest.model.context as usize + 1;
+        let length = manifest.model.context() as usize + 1;
         let count = manifest.data.validation_sequences as usize;
         match &self.content {
             Content::Grammar(grammar) => {
@@ -378,14 +378,19 @@ fn check_digest(actual: blake3::Hash, data: &DataSpec) -> Result<(), CorpusError
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::{ModelSpec, TransformerModel};
+
     use super::super::tokenizer::tests::write_tokenizer;
     use super::*;
 
+    fn model(vocabulary: u32, context: u32) -> ModelSpec {
+        TransformerModel { vocabulary, context, ..TransformerModel::default() }.into()
+    }
+
     fn manifest(source: DataSource) -> RunManifest {
-        let mut manifest = RunManifest::default();
+        let mut manifest = RunManifest { model: model(256, 16), ..RunManifest::default() };
         manifest.data.source = source;
         manifest.data.validation_sequences = 5;
-        manifest.model.context = 16;
         manifest
     }
 
@@ -457,11 +462,9 @@ mod tests {
         assert_eq!(corpus.read(24..28), Some(vec![25, 26, 1, 2]));
         let without = DataPlace { tokenizer: None, ..place.clone() };
         assert!(message(Corpus::open(&tokens, &without)).contains("but none was given"));
-        let mut small = tokens.clone();
-        small.model.vocabulary = 20;
+        let small = RunManifest { model: model(20, 16), ..tokens.clone() };
         assert!(message(Corpus::open(&small, &place)).contains("27 tokens, but the model's vocabulary has 20"));
-        let mut long = tokens;
-        long.model.context = 60;
+        let long = RunManifest { model: model(256, 60), ..tokens };
         let text = message(Corpus::open(&long, &place));
         assert_eq!(text, "the data is too short: its validation part has 52 tokens, and one window needs 61");
     }

@@ -1,6 +1,6 @@
 //! How large images are.
 
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::{CnnModel, MlpModel, ModelSpec};
 
 /// The size of a model's images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,13 +14,19 @@ pub struct ImageShape {
 }
 
 impl ImageShape {
-    /// That of a model.
+    /// That of a model; nothing where it reads text.
     pub fn of(model: &ModelSpec) -> ImageShape {
-        ImageShape {
-            channels: model.image_channels as usize,
-            height: model.image_height as usize,
-            width: model.image_width as usize,
+        match model {
+            ModelSpec::Transformer(_) => ImageShape::new(0, 0, 0),
+            ModelSpec::Mlp(MlpModel { image_channels, image_height, image_width, .. })
+            | ModelSpec::Cnn(CnnModel { image_channels, image_height, image_width, .. }) => {
+                ImageShape::new(*image_channels, *image_height, *image_width)
+            }
         }
+    }
+
+    pub(crate) fn new(channels: u32, height: u32, width: u32) -> ImageShape {
+        ImageShape { channels: channels as usize, height: height as usize, width: width as usize }
     }
 
     /// Values of one image.

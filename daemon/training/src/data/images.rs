@@ -60,7 +60,7 @@ impl ImageSet {
         let mut generator = stream(manifest.run.seed, "made-up images", &[]);
         let mut pixels = vec![0; count * shape.values()];
         generator.fill_bytes(&mut pixels);
-        let labels = (0..count as u32).map(|number| number % manifest.model.classes).collect();
+        let labels = (0..count as u32).map(|number| number % manifest.model.classes()).collect();
         let pixels = JoinedFiles::of([pixels.into()]);
         ImageSet { shape, pixels, labels, training: (0..count - 1).collect(), held_out: vec![count - 1] }
     }
@@ -157,8 +157,8 @@ fn from_idx(
     let mut labels = Vec::new();
     for pair in &pairs {
         let of_pair = pair.labels.iter().map(|label| u32::from(*label));
-        if let Some((index, label)) = of_pair.clone().enumerate().find(|(_, label)| *label >= model.classes) {
-            let (path, classes) = (pair.labels_path.clone(), model.classes as usize);
+        if let Some((index, label)) = of_pair.clone().enumerate().find(|(_, label)| *label >= model.classes()) {
+            let (path, classes) = (pair.labels_path.clone(), model.classes() as usize);
             return Err(CorpusError::LabelOutOfRange { path, index, label, classes });
         }
         labels.extend(of_pair);
@@ -174,7 +174,7 @@ fn from_folders(
 ) -> Result<(JoinedFiles, Vec<u32>), CorpusError> {
     let named = &manifest.data.class_names;
     let names = if named.is_empty() { image_folders::class_names(paths)? } else { named.clone() };
-    let classes = manifest.model.classes as usize;
+    let classes = manifest.model.classes() as usize;
     if names.len() != classes {
         return Err(CorpusError::ClassCount { names: names.len(), classes });
     }
@@ -237,14 +237,20 @@ fn normal(generator: &mut Generator) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::MlpModel;
+
     use super::super::idx::tests::write_pair;
     use super::*;
 
     fn manifest() -> RunManifest {
-        let mut manifest = RunManifest::default();
+        manifest_of(3)
+    }
+
+    fn manifest_of(classes: u32) -> RunManifest {
+        let model = MlpModel { image_height: 2, image_width: 3, classes, ..MlpModel::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         manifest.data.source = DataSource::Idx;
         manifest.data.validation_fraction = 0.2;
-        (manifest.model.image_height, manifest.model.image_width, manifest.model.classes) = (2, 3, 3);
         manifest
     }
 
@@ -271,8 +277,7 @@ mod tests {
     #[test]
     fn labels_that_the_model_has_no_class_for_are_named() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut manifest = manifest();
-        manifest.model.classes = 2;
+        let manifest = manifest_of(2);
         let result = ImageSet::open(&manifest, &write_pair(folder.path(), 9, "set"), None);
         let message = result.err().expect("an error").to_string();
         assert!(

@@ -51,7 +51,7 @@ impl Sampler {
             corpus,
             seed: manifest.run.seed,
             node,
-            context: manifest.model.context as usize,
+            context: manifest.model.context() as usize,
             batch_sequences: manifest.optimizer.batch_sequences as usize,
             label_skew: manifest.data.label_skew,
             shift_pixels: manifest.data.shift_pixels,
@@ -178,7 +178,7 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use murmur_protocol::manifest::{DataSource, DataSpec, ModelKind, OptimizerSpec};
+    use murmur_protocol::manifest::{DataSource, DataSpec, MlpModel, OptimizerSpec, TransformerModel};
     use murmur_protocol::shards::{Sharding, list_shards};
 
     fn bytes_corpus(length: usize) -> Arc<Corpus> {
@@ -187,8 +187,9 @@ mod tests {
     }
 
     fn sampler(corpus: &Arc<Corpus>, node: u8) -> Sampler {
-        let mut manifest = RunManifest::default();
-        (manifest.model.context, manifest.optimizer.batch_sequences) = (16, 3);
+        let model = TransformerModel { context: 16, ..TransformerModel::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
+        manifest.optimizer.batch_sequences = 3;
         Sampler::new(corpus.clone(), &manifest, [node; 32])
     }
 
@@ -232,10 +233,10 @@ mod tests {
 
     #[test]
     fn images_are_each_read_once_an_epoch_and_a_restored_sampler_continues() {
-        let mut manifest = RunManifest::default();
-        manifest.model.kind = ModelKind::Mlp;
+        let model = MlpModel { classes: 50, ..MlpModel::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         (manifest.data.source, manifest.data.shift_pixels) = (DataSource::Idx, 2);
-        (manifest.model.classes, manifest.optimizer.batch_sequences) = (50, 7);
+        manifest.optimizer.batch_sequences = 7;
         let corpus = Arc::new(Corpus::made_up(&RunManifest {
             optimizer: OptimizerSpec { batch_sequences: 49, ..OptimizerSpec::default() },
             ..manifest.clone()
@@ -262,8 +263,8 @@ mod tests {
 
     /// 4,000 bytes in sixteen shards of 256.
     fn shared() -> (Vec<u8>, Sharding) {
-        let mut manifest = RunManifest::default();
-        manifest.model.context = 16;
+        let model = TransformerModel { context: 16, ..TransformerModel::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         manifest.data.source = DataSource::Files;
         manifest.data.share = true;
         manifest.data.shard_bytes = 256;

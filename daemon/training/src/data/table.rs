@@ -38,7 +38,7 @@ pub(super) fn complete(
     statistics: &[PathBuf],
     private: bool,
 ) -> Result<RunManifest, CorpusError> {
-    if manifest.model.inputs > 0 {
+    if manifest.model.inputs() > 0 {
         return Ok(manifest);
     }
     let mut all = Vec::new();

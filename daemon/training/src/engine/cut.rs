@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use candle_core::Device;
-use murmur_protocol::manifest::ModelKind;
+use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::{ModelLayout, RunManifest};
 
 use super::{Engine, TrainingError, TrainingOptions, check_length};
 use crate::data::Corpus;
 use crate::gpu::{self, Accelerator, Frozen, GpuReplica, GpuStage, Trained};
 use crate::model::lora::{Lora, initial_adapters, lora_layout};
-use crate::model::{self, Model, StageSpec, Transformer};
+use crate::model::{self, Model, StageSpec, Transformer, transformer_of};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
 use crate::optimizer::Optimizer;
@@ -28,13 +28,12 @@ pub struct StageOnDevice {
 
 /// Why the model of a run is not cut into stages; `None` where it may be.
 pub fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
-    let spec = &manifest.model;
-    match spec.kind {
-        ModelKind::Mlp | ModelKind::Cnn => Some("only transformers are cut at their layers"),
-        ModelKind::Transformer if spec.tied_head => {
+    match &manifest.model {
+        ModelSpec::Mlp(_) | ModelSpec::Cnn(_) => Some("only transformers are cut at their layers"),
+        ModelSpec::Transformer(spec) if spec.tied_head => {
             Some("its head is the embedding's table, which the first and the last stage would have to share")
         }
-        ModelKind::Transformer => None,
+        ModelSpec::Transformer(_) => None,
     }
 }
 
@@ -69,7 +68,7 @@ impl Engine {
         let threads = (rayon::current_num_threads() / on_cpu.max(1)).max(1);
         let (mut built, mut first) = (Vec::new(), 0);
         for StageOnDevice { stage, device } in stages {
-            let model = Transformer::of_stage(&manifest.model, stage.clone());
+            let model = Transformer::of_stage(transformer_of(manifest), stage.clone());
             let end = first + model.layout().parameters();
             let weights = base.as_ref().map(|base| base.part(first..end));
             first = end;
@@ -156,6 +155,6 @@ fn on_gpu(
     let trained = Trained { stage: stage.clone(), layout, base };
     let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);
     let optimizer = manifest.optimizer.clone();
-    let replica = GpuReplica::new(device, &manifest.model, trained, &parameters, optimizer, at_once, options)?;
+    let replica = GpuReplica::new(device, transformer_of(manifest), trained, &parameters, optimizer, at_once, options)?;
     Ok(Box::new(GpuStage::new(replica)))
 }

@@ -109,7 +109,7 @@ impl TrainingOptions {
     /// Examples of a batch of `spec` computed at once.
     pub(crate) fn examples_at_once(&self, spec: &ModelSpec, kernels: Kernels) -> usize {
         self.micro_batch.unwrap_or_else(|| match kernels {
-            Kernels::Fused if spec.kind.reads_text() => (TOKENS_AT_ONCE / spec.context as usize).max(1),
+            Kernels::Fused if spec.reads_text() => (TOKENS_AT_ONCE / spec.context() as usize).max(1),
             // An image needs little memory.
             _ => usize::MAX,
         })

@@ -223,16 +223,17 @@ mod tests {
     use candle_core::Device;
     use murmur_protocol::RunManifest;
     use murmur_protocol::collective::{Action, Slices};
-    use murmur_protocol::manifest::{ModelSpec, OptimizerKind, SynchronousSpec, Topology};
+    use murmur_protocol::manifest::{OptimizerKind, SynchronousSpec, Topology, TransformerModel};
     use murmur_protocol::numerics::{ReduceJob, ReduceStep, SliceCodec, reduce};
 
     use super::*;
     use crate::Corpus;
 
     fn manifest(every_steps: u32) -> RunManifest {
-        let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
+        let model =
+            TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
         let synchronous = SynchronousSpec { topology: Topology::Ring, every_steps, ..SynchronousSpec::default() };
-        RunManifest { model, synchronous, ..RunManifest::default() }
+        RunManifest { model: model.into(), synchronous, ..RunManifest::default() }
     }
 
     fn engine(manifest: &RunManifest, node: u8) -> Engine {

@@ -1,15 +1,22 @@
 //! The engine as its driver sees it.
 
 use murmur_protocol::bulk::Codes;
-use murmur_protocol::manifest::{ModelSpec, OptimizerKind};
+use murmur_protocol::manifest::{OptimizerKind, TransformerModel};
 use murmur_protocol::{Correction, Part, Selection, Snapshot};
 
 use super::*;
 use crate::gpu::emulated::Emulated;
 
+fn small() -> TransformerModel {
+    TransformerModel { layers: 2, width: 32, heads: 2, feed_forward: 64, context: 64, ..Default::default() }
+}
+
 fn manifest() -> RunManifest {
-    let model = ModelSpec { layers: 2, width: 32, heads: 2, feed_forward: 64, context: 64, ..ModelSpec::default() };
-    let mut manifest = RunManifest { model, ..RunManifest::default() };
+    manifest_of(small())
+}
+
+fn manifest_of(model: TransformerModel) -> RunManifest {
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     manifest.optimizer.batch_sequences = 4;
     manifest.data.validation_sequences = 6;
     manifest
@@ -344,7 +351,8 @@ fn a_state_makes_a_weightless_engine_like_one_that_drew_its_weights() -> Result<
 fn engine_on_gpu(manifest: &RunManifest) -> Option<Engine> {
     let (mut engine, accelerator) = (engine(manifest), Emulated::open()?);
     let (layout, parameters) = (engine.layout().clone(), engine.parameters().expect("the CPU's"));
-    let (spec, optimizer, options) = (&manifest.model, manifest.optimizer.clone(), TrainingOptions::default());
+    let (optimizer, options) = (manifest.optimizer.clone(), TrainingOptions::default());
+    let spec = manifest.model.transformer().expect("one");
     let replica =
         GpuReplica::new(accelerator, spec, Trained::all(spec, &layout), &parameters, optimizer, usize::MAX, &options);
     engine.replica = Box::new(replica.expect("memory"));
@@ -353,8 +361,7 @@ fn engine_on_gpu(manifest: &RunManifest) -> Option<Engine> {
 
 #[test]
 fn on_a_gpu_copies_are_of_where_they_began_and_corrections_count_where_they_end() -> Result<(), TrainingError> {
-    let mut manifest = manifest();
-    manifest.model = ModelSpec { width: 16, feed_forward: 20, context: 12, ..manifest.model };
+    let manifest = manifest_of(TransformerModel { width: 16, feed_forward: 20, context: 12, ..small() });
     let Some(mut gpu) = engine_on_gpu(&manifest) else { return Ok(()) };
     let (mut cpu, model) = (engine(&manifest), Selection::Part(Part::MODEL));
     let close = |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(left, right)| (left - right).abs() < 1e-3);
@@ -411,12 +418,12 @@ fn the_memory_of_a_copy_is_used_again_when_nobody_holds_it() -> Result<(), Train
 /// A pipeline trains as one device does with the whole model, and its checkpoints are the same.
 #[test]
 fn an_engine_over_stages_trains_with_the_bits_of_one_device() -> Result<(), TrainingError> {
-    let mut manifest = manifest();
-    manifest.model.layers = 3;
+    let model = TransformerModel { layers: 3, ..small() };
+    let manifest = manifest_of(model.clone());
     let options = TrainingOptions { micro_batch: Some(2), ..TrainingOptions::default() };
     let over = |manifest: &RunManifest, cuts: &[u32]| {
         let stage = |stage| StageOnDevice { device: Device::Cpu, stage };
-        let stages: Vec<_> = model::StageSpec::cut(&manifest.model, cuts).into_iter().map(stage).collect();
+        let stages: Vec<_> = model::StageSpec::cut(&model, cuts).into_iter().map(stage).collect();
         Engine::over_stages(manifest, None, Corpus::grammar(), [1; 32], &stages, options)
     };
     let mut whole = Engine::with_options(&manifest, Corpus::grammar(), [1; 32], Device::Cpu, options)?;
@@ -434,8 +441,8 @@ fn an_engine_over_stages_trains_with_the_bits_of_one_device() -> Result<(), Trai
     other.restore(saved)?;
     assert_eq!(other.step(3.0)?, whole.step(3.0)?);
     assert_eq!((other.evaluate()?, other.save()?), (whole.evaluate()?, whole.save()?));
-    manifest.model.tied_head = true;
-    let refused = over(&manifest, &[1]).err().expect("one table has one owner").to_string();
+    let tied = manifest_of(TransformerModel { tied_head: true, ..model.clone() });
+    let refused = over(&tied, &[1]).err().expect("one table has one owner").to_string();
     assert!(refused.contains("embedding's table"), "{refused}");
     Ok(())
 }

@@ -60,15 +60,16 @@ impl Engine {
 mod tests {
     use candle_core::Device;
     use murmur_protocol::RunManifest;
-    use murmur_protocol::manifest::ModelSpec;
+    use murmur_protocol::manifest::TransformerModel;
 
     use super::*;
     use crate::Corpus;
 
     #[test]
     fn a_timed_step_is_a_step() -> Result<(), TrainingError> {
-        let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
-        let manifest = RunManifest { model, ..RunManifest::default() };
+        let model =
+            TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
+        let manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         let engine = || Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu);
         let (mut plain, mut timed) = (engine()?, engine()?);
         let step = timed.timed_step(3.0)?;

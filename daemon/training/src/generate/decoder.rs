@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use candle_core::{CpuStorage, D, DType, Device, Result, Storage, Tensor};
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 use rayon::prelude::*;
 
 use crate::model::transformer::composed::Composed;
@@ -22,7 +22,7 @@ const TASK_ROWS: usize = 32;
 
 /// What has been read so far, inside a model.
 pub(super) struct Decoder<'a> {
-    spec: &'a ModelSpec,
+    spec: &'a TransformerModel,
     weights: BTreeMap<&'a str, Tensor>,
     rotary: RotaryTables,
     layers: Vec<Cache>,
@@ -40,7 +40,11 @@ struct Cache {
 
 impl<'a> Decoder<'a> {
     /// A decoder that has read nothing; `parameters` in the order of `layout`.
-    pub(super) fn new(spec: &'a ModelSpec, layout: &'a ModelLayout, parameters: Vec<Tensor>) -> Result<Decoder<'a>> {
+    pub(super) fn new(
+        spec: &'a TransformerModel,
+        layout: &'a ModelLayout,
+        parameters: Vec<Tensor>,
+    ) -> Result<Decoder<'a>> {
         let device = parameters.first().map_or(Device::Cpu, |tensor| tensor.device().clone());
         let shape = (spec.context as usize, spec.key_width() as usize);
         let place = || Tensor::zeros(shape, DType::F32, &device);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Result;
 use murmur_protocol::Correction;
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::{AttentionBias, ModelSpec, OptimizerKind, OptimizerSpec};
+use murmur_protocol::manifest::{AttentionBias, OptimizerKind, OptimizerSpec, TransformerModel};
 
 use super::{ATTENTION_WIDTHS, Accelerator, GpuReplica, Trained};
 use crate::data::{Batch, TokenBatch};
@@ -21,25 +21,26 @@ const TOLERANCE_BF16: f32 = 0.1;
 
 /// Small transformers that take every path, the first all but fused attention; smaller still in tests, where a block has
 /// fewer threads.
-fn specs(precision: Precision) -> Vec<ModelSpec> {
-    let fused = ATTENTION_WIDTHS.into_iter().filter(|_| precision == Precision::Bf16).map(|head_width| ModelSpec {
-        layers: 1,
-        width: if cfg!(test) { 16 } else { 128 },
-        heads: 2,
-        key_value_heads: 1,
-        head_width: head_width as u32,
-        feed_forward: 24,
-        context: if cfg!(test) { 40 } else { 300 },
-        vocabulary: 60,
-        ..ModelSpec::default()
-    });
+fn specs(precision: Precision) -> Vec<TransformerModel> {
+    let fused =
+        ATTENTION_WIDTHS.into_iter().filter(|_| precision == Precision::Bf16).map(|head_width| TransformerModel {
+            layers: 1,
+            width: if cfg!(test) { 16 } else { 128 },
+            heads: 2,
+            key_value_heads: 1,
+            head_width: head_width as u32,
+            feed_forward: 24,
+            context: if cfg!(test) { 40 } else { 300 },
+            vocabulary: 60,
+            ..TransformerModel::default()
+        });
     [with_all()].into_iter().chain(fused).collect()
 }
 
-fn with_all() -> ModelSpec {
+fn with_all() -> TransformerModel {
     // Wider than a block has threads.
     let heads = if cfg!(test) { (4, 2) } else { (4, 80) };
-    ModelSpec {
+    TransformerModel {
         layers: 2,
         width: heads.0 * heads.1,
         heads: heads.0,
@@ -49,7 +50,7 @@ fn with_all() -> ModelSpec {
         feed_forward: if cfg!(test) { 66 } else { 520 },
         context: if cfg!(test) { 10 } else { 40 },
         vocabulary: if cfg!(test) { 70 } else { 300 },
-        ..ModelSpec::default()
+        ..TransformerModel::default()
     }
 }
 
@@ -62,11 +63,11 @@ const STEP_TOLERANCE: f32 = 5e-3;
 /// # Errors
 /// With what differs.
 pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), String> {
-    let check = |spec: ModelSpec, precision, tolerance| {
+    let check = |spec: TransformerModel, precision, tolerance| {
         // With AdamW for what Muon leaves.
         let (kind, match_batch) = (OptimizerKind::Muon, true);
         let optimizer = OptimizerSpec { kind, match_batch, gradient_norm_max: 0.1, ..OptimizerSpec::default() };
-        let model = build(&spec);
+        let model = build(&spec.clone().into());
         let (layout, mut parameters) = (model.layout().clone(), model.initial_parameters(1));
         // Biases of zero and scales of one would hide what is not computed.
         for tensor in layout.tensors().iter().filter(|tensor| tensor.shape.len() == 1) {
@@ -139,7 +140,7 @@ fn agree(actual: &[f32], expected: &[f32], tolerance: f32) -> bool {
 }
 
 /// Computes the gradient of a batch and returns the loss.
-fn gradient(replica: &mut dyn Replica, spec: &ModelSpec) -> Result<f64> {
+fn gradient(replica: &mut dyn Replica, spec: &TransformerModel) -> Result<f64> {
     let tokens = |factor: u32| (0..3 * spec.context).map(|index| index * factor % spec.vocabulary).collect();
     let batch = Batch::Tokens(TokenBatch { inputs: tokens(37), targets: tokens(91), sequences: 3 });
     replica.compute_gradient(&batch)

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
-use murmur_protocol::manifest::{ModelSpec, OptimizerSpec};
+use murmur_protocol::manifest::{OptimizerSpec, TransformerModel};
 use murmur_protocol::{Correction, ModelLayout};
 
 use super::muon::{MuonMemory, Vectors};
@@ -35,7 +35,7 @@ pub(crate) struct Trained {
 
 impl Trained {
     /// All parameters.
-    pub(crate) fn all(spec: &ModelSpec, layout: &Arc<ModelLayout>) -> Trained {
+    pub(crate) fn all(spec: &TransformerModel, layout: &Arc<ModelLayout>) -> Trained {
         Trained { stage: StageSpec::whole(spec), layout: layout.clone(), base: None }
     }
 }
@@ -69,7 +69,7 @@ impl GpuReplica {
     /// Of the transformer of `spec`, with these flat parameters of what is trained.
     pub(crate) fn new(
         device: Arc<dyn Accelerator>,
-        spec: &ModelSpec,
+        spec: &TransformerModel,
         trained: Trained,
         parameters: &[f32],
         optimizer: OptimizerSpec,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Result;
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::{
-    AttentionBias, LORA_TARGETS, LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec, RopeScaling,
+    AttentionBias, LORA_TARGETS, LoraSpec, OptimizerKind, OptimizerSpec, RopeScaling, TransformerModel,
 };
 use murmur_protocol::{Correction, ModelLayout};
 
@@ -43,23 +43,31 @@ fn real() -> Option<Arc<dyn Accelerator>> {
 }
 
 /// The built-in kind, one with everything else of Llama's, one wider than a block has threads, and two of other families.
-fn specs() -> [ModelSpec; 5] {
-    let plain = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
-    let other = ModelSpec { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
-    let other = ModelSpec { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other };
-    let wide =
-        ModelSpec { layers: 1, width: 132, heads: 3, feed_forward: 40, context: 40, vocabulary: 50, ..plain.clone() };
+fn specs() -> [TransformerModel; 5] {
+    let plain =
+        TransformerModel { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() };
+    let other = TransformerModel { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
+    let other = TransformerModel { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other };
+    let wide = TransformerModel {
+        layers: 1,
+        width: 132,
+        heads: 3,
+        feed_forward: 40,
+        context: 40,
+        vocabulary: 50,
+        ..plain.clone()
+    };
     // Heads wider than a block has threads; queries wider than the stream, and narrower.
-    let qwen = ModelSpec { head_width: 70, heads: 2, key_value_heads: 1, head_norm: true, ..plain.clone() };
-    let qwen = ModelSpec { attention_bias: AttentionBias::All, ..qwen };
-    let smol = ModelSpec { head_width: 6, layers_without_rope: vec![1], ..plain.clone() };
-    let smol = ModelSpec { rope_scaling: RopeScaling::Linear, rope_factor: 2.0, ..smol };
+    let qwen = TransformerModel { head_width: 70, heads: 2, key_value_heads: 1, head_norm: true, ..plain.clone() };
+    let qwen = TransformerModel { attention_bias: AttentionBias::All, ..qwen };
+    let smol = TransformerModel { head_width: 6, layers_without_rope: vec![1], ..plain.clone() };
+    let smol = TransformerModel { rope_scaling: RopeScaling::Linear, rope_factor: 2.0, ..smol };
     [plain, other, wide, qwen, smol]
 }
 
 /// One for each kernel of attention, which has more rows than a block, and keys of more than a tile.
-fn attended_at_once() -> [ModelSpec; 3] {
-    let wide = |head_width: u32, heads, key_value_heads| ModelSpec {
+fn attended_at_once() -> [TransformerModel; 3] {
+    let wide = |head_width: u32, heads, key_value_heads| TransformerModel {
         layers: 1,
         width: 16,
         heads,
@@ -68,18 +76,18 @@ fn attended_at_once() -> [ModelSpec; 3] {
         feed_forward: 24,
         context: 70,
         vocabulary: 40,
-        ..ModelSpec::default()
+        ..TransformerModel::default()
     };
     [wide(32, 4, 2), wide(64, 2, 1), wide(128, 1, 1)]
 }
 
-fn batch(spec: &ModelSpec, sequences: usize, seed: u64) -> Batch {
+fn batch(spec: &TransformerModel, sequences: usize, seed: u64) -> Batch {
     let tokens = |seed| random_tokens(sequences * spec.context as usize, spec.vocabulary, seed);
     Batch::Tokens(TokenBatch { inputs: tokens(seed), targets: tokens(seed + 1), sequences })
 }
 
 fn pair(
-    spec: &ModelSpec,
+    spec: &TransformerModel,
     device: Arc<dyn Accelerator>,
     options: &TrainingOptions,
 ) -> Result<(HostReplica, GpuReplica)> {
@@ -87,12 +95,12 @@ fn pair(
 }
 
 fn pair_with(
-    spec: &ModelSpec,
+    spec: &TransformerModel,
     device: Arc<dyn Accelerator>,
     options: &TrainingOptions,
     optimizer: OptimizerSpec,
 ) -> Result<(HostReplica, GpuReplica)> {
-    let (model, optimizer) = (build(spec), OptimizerSpec { gradient_norm_max: 0.1, ..optimizer });
+    let (model, optimizer) = (build(&spec.clone().into()), OptimizerSpec { gradient_norm_max: 0.1, ..optimizer });
     // Scales that are all one would hide a mistake.
     let mut parameters = model.initial_parameters(1);
     for tensor in model.layout().tensors().iter().filter(|tensor| tensor.shape.len() == 1) {
@@ -329,7 +337,7 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
 #[test]
 fn stages_on_gpus_train_with_the_bits_of_one_gpu() -> Result<()> {
     // What several blocks add to one place is added in any order: one block has all rows, and few tokens are alike.
-    let spec = ModelSpec { layers: 3, context: 8, vocabulary: 4096, ..specs()[0].clone() };
+    let spec = TransformerModel { layers: 3, context: 8, vocabulary: 4096, ..specs()[0].clone() };
     let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
     let adapters = LoraSpec { rank: 2, ..LoraSpec::default() };
     let cases = [(false, false, Precision::F32), (true, false, Precision::Bf16), (false, true, Precision::F32)];

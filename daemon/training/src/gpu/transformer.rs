@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use candle_core::Result;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use super::weights::{Gradient, Weights};
 use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Memory, Product, Span, THREADS, bytes_of, of_kind};
@@ -36,7 +36,7 @@ pub(crate) struct GpuTransformer {
 /// What all batches of a model have in common.
 struct GpuModel {
     device: Arc<dyn Accelerator>,
-    spec: ModelSpec,
+    spec: TransformerModel,
     /// Of what matrices are multiplied in.
     kind: Kind,
     /// Whether attention is one kernel, not products of scores that are held.
@@ -109,7 +109,7 @@ impl Gpu<'_> {
 impl GpuTransformer {
     pub(crate) fn new(
         device: Arc<dyn Accelerator>,
-        spec: &ModelSpec,
+        spec: &TransformerModel,
         stage: &StageSpec,
         (kind, recompute, rank): (Kind, bool, usize),
     ) -> Result<GpuTransformer> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 use murmur_protocol::ModelLayout;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::CnnModel;
 use rayon::prelude::*;
 
 use super::initial::initial_classifier;
@@ -46,8 +46,8 @@ struct Trace {
 
 impl Cnn {
     /// The model of a valid `spec`: of its images' size, convolutions, hidden layers and classes.
-    pub fn new(spec: &ModelSpec) -> Cnn {
-        let shape = ImageShape::of(spec);
+    pub fn new(spec: &CnnModel) -> Cnn {
+        let shape = ImageShape::new(spec.image_channels, spec.image_height, spec.image_width);
         let convolutions = convolutions(spec);
         let features = convolutions.last().map_or(shape.values(), Convolution::pooled);
         let mut tensors = dense_tensors(features, &spec.hidden, spec.classes);
@@ -163,7 +163,7 @@ impl Cnn {
     }
 }
 
-fn convolutions(spec: &ModelSpec) -> Vec<Convolution> {
+fn convolutions(spec: &CnnModel) -> Vec<Convolution> {
     let (mut inputs, mut height, mut width) =
         (spec.image_channels as usize, spec.image_height as usize, spec.image_width as usize);
     let convolution = |outputs: &u32| {
@@ -225,16 +225,15 @@ mod tests {
     #[test]
     fn gradients_and_evaluations_agree_with_autograd() -> Result<()> {
         for (channels, convolutions, hidden) in [(1, &[4][..], &[][..]), (3, &[5, 7], &[16]), (1, &[2, 3], &[9, 8])] {
-            let spec = ModelSpec {
+            let spec = CnnModel {
                 image_height: 14,
                 image_width: 9,
                 image_channels: channels,
                 classes: 5,
                 convolutions: convolutions.to_vec(),
                 hidden: hidden.to_vec(),
-                ..ModelSpec::default()
             };
-            check_against_autograd(&mut Cnn::new(&spec), &images(&spec, 10))?;
+            check_against_autograd(&mut Cnn::new(&spec), &images(spec, 10))?;
         }
         Ok(())
     }

@@ -25,14 +25,17 @@ pub(crate) fn hidden_matrix(layout: &ModelLayout, tensor: &TensorSpec) -> Option
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::{DataSource, LoraSpec, ModelKind, ModelSpec, RunManifest};
+    use murmur_protocol::manifest::{
+        CnnModel, DataSource, LoraSpec, MlpModel, ModelSpec, RunManifest, TransformerModel,
+    };
 
     use super::*;
     use crate::model::trained_layout;
 
     fn hidden(edit: impl FnOnce(&mut RunManifest)) -> Vec<(String, [usize; 2])> {
-        let mut manifest = RunManifest::default();
-        manifest.model = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 12, context: 8, ..manifest.model };
+        let model =
+            TransformerModel { layers: 1, width: 8, heads: 2, feed_forward: 12, context: 8, ..Default::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         edit(&mut manifest);
         let layout = trained_layout(&manifest);
         let named = layout.tensors().iter().filter_map(|tensor| {
@@ -53,12 +56,14 @@ mod tests {
             names(blocks).iter().map(|name| name.rsplit('.').next().unwrap().to_owned()).collect();
         found.sort();
         assert_eq!(found, expected);
-        let images = |manifest: &mut RunManifest, kind| {
-            (manifest.model.kind, manifest.data.source) = (kind, DataSource::Idx);
-            manifest.model.hidden = vec![6, 5];
+        let images = |model: ModelSpec| {
+            names(hidden(|manifest| (manifest.model, manifest.data.source) = (model, DataSource::Idx)))
         };
-        assert_eq!(names(hidden(|manifest| images(manifest, ModelKind::Mlp))), ["dense.0", "dense.1"]);
-        assert_eq!(names(hidden(|manifest| images(manifest, ModelKind::Cnn))), ["dense.0", "dense.1"]);
+        let widths = vec![6, 5];
+        let mlp = MlpModel { hidden: widths.clone(), ..MlpModel::default() };
+        assert_eq!(images(mlp.into()), ["dense.0", "dense.1"]);
+        let cnn = CnnModel { hidden: widths, ..CnnModel::default() };
+        assert_eq!(images(cnn.into()), ["dense.0", "dense.1"]);
         assert!(hidden(|manifest| manifest.lora = LoraSpec { rank: 2, ..LoraSpec::default() }).is_empty());
     }
 }

@@ -231,7 +231,7 @@ impl Staged for Lora {
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
-    use murmur_protocol::manifest::ModelSpec;
+    use murmur_protocol::manifest::TransformerModel;
 
     use super::*;
     use crate::model::Write;
@@ -239,8 +239,8 @@ mod tests {
     use crate::ops::gradient_check::{random_tokens, random_values};
     use crate::ops::product::{Matrix, MatrixMut, multiply};
 
-    fn spec() -> ModelSpec {
-        ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() }
+    fn spec() -> TransformerModel {
+        TransformerModel { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() }
     }
 
     fn lora_spec(targets: &[&str]) -> LoraSpec {
@@ -319,8 +319,8 @@ mod tests {
     #[test]
     fn adapters_receive_the_gradient_that_follows_from_that_of_merged_weights() -> Result<()> {
         use murmur_protocol::manifest::{AttentionBias, LORA_TARGETS};
-        let plain = ModelSpec { key_value_heads: 1, tied_head: true, ..spec() };
-        let everything = ModelSpec { head_norm: true, attention_bias: AttentionBias::All, ..plain.clone() };
+        let plain = TransformerModel { key_value_heads: 1, tied_head: true, ..spec() };
+        let everything = TransformerModel { head_norm: true, attention_bias: AttentionBias::All, ..plain.clone() };
         for (spec, targets, recompute) in [
             (plain, &["k_proj", "up_proj"][..], false),
             (everything.clone(), &LORA_TARGETS, false),

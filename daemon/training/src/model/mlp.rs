@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
 use murmur_protocol::ModelLayout;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::MlpModel;
 
 use super::initial::{initial_classifier, initial_row_model};
 use super::{Evaluation, Model, Task};
@@ -25,8 +25,9 @@ pub struct Mlp {
 
 impl Mlp {
     /// The model of a valid `spec`: of its images' size or its rows' inputs, hidden layers and classes.
-    pub fn new(spec: &ModelSpec) -> Mlp {
-        let (shape, inputs) = (ImageShape::of(spec), spec.inputs as usize);
+    pub fn new(spec: &MlpModel) -> Mlp {
+        let (shape, inputs) =
+            (ImageShape::new(spec.image_channels, spec.image_height, spec.image_width), spec.inputs as usize);
         let values = if inputs > 0 { inputs } else { shape.values() };
         let layout = Arc::new(ModelLayout::new(dense_tensors(values, &spec.hidden, spec.classes)));
         Mlp { layers: DenseLayers::of(&layout), layout, shape, inputs, classes: spec.classes }
@@ -140,17 +141,17 @@ mod tests {
     use super::*;
     use crate::ops::gradient_check::{random_tokens, random_values};
 
-    fn spec(hidden: &[u32]) -> ModelSpec {
+    fn spec(hidden: &[u32]) -> MlpModel {
         let (image_height, image_width, image_channels) = (5, 4, 3);
         let hidden = hidden.to_vec();
-        ModelSpec { image_height, image_width, image_channels, classes: 7, hidden, ..ModelSpec::default() }
+        MlpModel { image_height, image_width, image_channels, classes: 7, hidden, ..MlpModel::default() }
     }
 
     #[test]
     fn gradients_and_evaluations_agree_with_autograd() -> Result<()> {
         for hidden in [&[][..], &[130], &[33, 9]] {
             let spec = spec(hidden);
-            check_against_autograd(&mut Mlp::new(&spec), &images(&spec, 70))?;
+            check_against_autograd(&mut Mlp::new(&spec), &images(spec, 70))?;
         }
         Ok(())
     }
@@ -164,15 +165,15 @@ mod tests {
     fn gradients_of_rows_agree_with_autograd() -> Result<()> {
         let labels = random_tokens(70, 3, 2);
         let weights = labels.iter().map(|label| [0.5, 1.0, 4.0][*label as usize]).collect();
-        let classes = ModelSpec { inputs: 11, classes: 3, ..spec(&[20]) };
+        let classes = MlpModel { inputs: 11, classes: 3, ..spec(&[20]) };
         check_against_autograd(&mut Mlp::new(&classes), &rows(11, RowTargets::Classes { labels, weights }))?;
-        let number = ModelSpec { inputs: 11, classes: 1, ..spec(&[20, 5]) };
+        let number = MlpModel { inputs: 11, classes: 1, ..spec(&[20, 5]) };
         check_against_autograd(&mut Mlp::new(&number), &rows(11, RowTargets::Numbers(random_values(70, 3))))
     }
 
     #[test]
     fn a_model_of_rows_begins_near_the_mean_and_one_of_images_does_not() -> Result<()> {
-        let spec = ModelSpec { inputs: 11, classes: 1, ..spec(&[100]) };
+        let spec = MlpModel { inputs: 11, classes: 1, ..spec(&[100]) };
         let Batch::Rows(rows) = rows(11, RowTargets::Numbers(vec![0.0; 70])) else { unreachable!("rows") };
         let of = |parameters: &[f32]| -> Result<f64> {
             let outputs = Mlp::new(&spec).outputs(parameters, &rows)?;
@@ -187,19 +188,19 @@ mod tests {
 
     #[test]
     fn foreign_batches_are_refused() {
-        let table = ModelSpec { inputs: 4, classes: 1, ..spec(&[8]) };
+        let table = MlpModel { inputs: 4, classes: 1, ..spec(&[8]) };
         let (model, numbers) = (Mlp::new(&table), || RowTargets::Numbers(vec![0.0; 70]));
         let parameters = model.initial_parameters(1);
         assert!(model.evaluate(&parameters, &rows(4, numbers())).is_ok());
         assert!(model.evaluate(&parameters, &rows(5, numbers())).is_err());
-        assert!(model.evaluate(&parameters, &images(&spec(&[8]), 2)).is_err());
+        assert!(model.evaluate(&parameters, &images(spec(&[8]), 2)).is_err());
         let classes = RowTargets::Classes { labels: vec![0; 70], weights: vec![1.0; 70] };
         assert!(model.evaluate(&parameters, &rows(4, classes)).is_err());
         let model = Mlp::new(&spec(&[8]));
         let parameters = model.initial_parameters(1);
-        let other = ModelSpec { image_height: 4, image_width: 5, ..spec(&[8]) };
-        assert!(model.evaluate(&parameters, &images(&other, 2)).is_err());
-        let more = ModelSpec { classes: 1000, ..spec(&[8]) };
-        assert!(model.evaluate(&parameters, &images(&more, 20)).is_err());
+        let other = MlpModel { image_height: 4, image_width: 5, ..spec(&[8]) };
+        assert!(model.evaluate(&parameters, &images(other, 2)).is_err());
+        let more = MlpModel { classes: 1000, ..spec(&[8]) };
+        assert!(model.evaluate(&parameters, &images(more, 20)).is_err());
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
-use murmur_protocol::manifest::{ModelKind, ModelSpec};
+use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::{ModelLayout, RunManifest};
 
 use crate::data::Batch;
@@ -34,6 +34,7 @@ pub use mlp::Mlp;
 pub use scores::Scores;
 pub use stage::StageSpec;
 use stage::Staged;
+pub(crate) use stage::transformer_of;
 pub use transformer::Transformer;
 
 /// How a gradient is computed.
@@ -112,10 +113,10 @@ pub trait Model: Send + Sync {
 
 /// How the model of `spec` is computed.
 pub fn build(spec: &ModelSpec) -> Box<dyn Model> {
-    match spec.kind {
-        ModelKind::Transformer => Box::new(Transformer::new(spec)),
-        ModelKind::Mlp => Box::new(Mlp::new(spec)),
-        ModelKind::Cnn => Box::new(Cnn::new(spec)),
+    match spec {
+        ModelSpec::Transformer(spec) => Box::new(Transformer::new(spec)),
+        ModelSpec::Mlp(spec) => Box::new(Mlp::new(spec)),
+        ModelSpec::Cnn(spec) => Box::new(Cnn::new(spec)),
     }
 }
 
@@ -141,13 +142,12 @@ pub(crate) fn begin(
     base: Option<BaseWeights>,
     weightless: bool,
 ) -> Option<(Box<dyn Model>, Vec<f32>)> {
-    let spec = &manifest.model;
-    let (model, base): (Box<dyn Model>, _) = match (manifest.lora.is_on(), spec.kind) {
-        (true, ModelKind::Transformer) => {
+    let (model, base): (Box<dyn Model>, _) = match (manifest.lora.is_on(), &manifest.model) {
+        (true, ModelSpec::Transformer(spec)) => {
             (Box::new(lora::Lora::new(Transformer::new(spec), base?, &manifest.lora)), None)
         }
         (true, _) => return None,
-        (false, _) => (build(spec), base),
+        (false, spec) => (build(spec), base),
     };
     let count = model.layout().parameters();
     let drawn = || model.initial_parameters(manifest.run.seed);
@@ -159,11 +159,13 @@ pub(crate) fn begin(
 /// A base of drawn weights in the bits in which the run holds one, to measure what training on it takes: made tensor by tensor,
 /// so that it is never held in 32 bits where the run has fewer.
 pub fn drawn_base(manifest: &RunManifest) -> BaseWeights {
-    let (spec, layout) = (&manifest.model, layout(&manifest.model));
+    let layout = layout(&manifest.model);
+    // Only a transformer has adapters.
+    let layers = manifest.model.transformer().map_or(1, |model| model.layers);
     let mut weights = BaseWeights::with_room(&layout, manifest.lora.base_bits);
     for tensor in layout.tensors() {
         let one = ModelLayout::in_order([(tensor.name.clone(), tensor.shape.clone())]);
-        weights.push(tensor.shape.len() > 1, &initial::initial_parameters(&one, spec.layers, manifest.run.seed));
+        weights.push(tensor.shape.len() > 1, &initial::initial_parameters(&one, layers, manifest.run.seed));
     }
     weights
 }
@@ -304,15 +306,16 @@ fn gradient_by_autograd<M: Model + ?Sized>(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::data::ImageBatch;
+    use crate::data::{ImageBatch, ImageShape};
     use crate::ops::gradient_check::{random_tokens, random_values};
 
     /// Random images with random labels.
-    pub(crate) fn images(spec: &ModelSpec, count: usize) -> Batch {
-        let shape = [spec.image_channels, spec.image_height, spec.image_width].map(|size| size as usize);
-        let pixels = random_values(count * shape.iter().product::<usize>(), 1);
-        let labels = random_tokens(count, spec.classes, 2);
-        Batch::Images(ImageBatch { pixels, shape, labels })
+    pub(crate) fn images(spec: impl Into<ModelSpec>, count: usize) -> Batch {
+        let spec = spec.into();
+        let shape = ImageShape::of(&spec);
+        let pixels = random_values(count * shape.values(), 1);
+        let labels = random_tokens(count, spec.classes(), 2);
+        Batch::Images(ImageBatch { pixels, shape: [shape.channels, shape.height, shape.width], labels })
     }
 
     /// Compares a classifier's own gradient and evaluation with those of its composed operations, as a whole and in parts.

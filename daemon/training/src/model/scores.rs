@@ -36,6 +36,7 @@ pub fn predict(spec: &ModelSpec, parameters: &[f32], rows: &RowBatch) -> Result<
     if rows.inputs.is_empty() {
         return Ok(Vec::new());
     }
+    let ModelSpec::Mlp(spec) = spec else { bail!("only an mlp reads rows of a table") };
     Mlp::new(spec).outputs(parameters, rows)
 }
 

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use candle_core::Result;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::TransformerModel;
 
 use super::{Evaluation, Task};
 use crate::data::TokenBatch;
@@ -22,7 +23,7 @@ pub struct StageSpec {
 
 impl StageSpec {
     /// All of the model.
-    pub fn whole(spec: &ModelSpec) -> StageSpec {
+    pub fn whole(spec: &TransformerModel) -> StageSpec {
         StageSpec { layers: 0..spec.layers, embeds: true, predicts: true }
     }
 
@@ -30,7 +31,7 @@ impl StageSpec {
     ///
     /// # Panics
     /// When the cuts do not ascend, or lie outside of the model: that is a mistake of who cuts.
-    pub fn cut(spec: &ModelSpec, cuts: &[u32]) -> Vec<StageSpec> {
+    pub fn cut(spec: &TransformerModel, cuts: &[u32]) -> Vec<StageSpec> {
         let firsts: Vec<u32> = std::iter::once(0).chain(cuts.iter().copied()).collect();
         let ends = cuts.iter().copied().chain([spec.layers]);
         let stage = |(first, end): (u32, u32)| {
@@ -39,6 +40,14 @@ impl StageSpec {
         };
         firsts.iter().copied().zip(ends).map(stage).collect()
     }
+}
+
+/// The transformer of a run whose model is cut into stages.
+///
+/// # Panics
+/// When the model is of another kind: [`crate::why_not_cut`] says so before anything is cut.
+pub(crate) fn transformer_of(manifest: &RunManifest) -> &TransformerModel {
+    manifest.model.transformer().expect("only transformers are cut at their layers")
 }
 
 /// What a stage gives for a microbatch.
@@ -121,7 +130,7 @@ mod tests {
         moments: Moments,
     }
 
-    fn holder(spec: &ModelSpec, stage: StageSpec, optimizer: &OptimizerSpec, recompute: bool) -> Holder {
+    fn holder(spec: &TransformerModel, stage: StageSpec, optimizer: &OptimizerSpec, recompute: bool) -> Holder {
         let mut model = Transformer::of_stage(spec, stage);
         model.set_recompute(recompute);
         let (parameters, optimizer) = (model.initial_parameters(1), Optimizer::new(optimizer, model.layout()));
@@ -173,8 +182,9 @@ mod tests {
 
     #[test]
     fn any_cut_gives_the_same_bits_for_losses_gradients_norms_and_parameters() {
-        let spec = ModelSpec { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
-        let spec = ModelSpec { attention_bias: AttentionBias::All, head_norm: true, ..spec };
+        let spec =
+            TransformerModel { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() };
+        let spec = TransformerModel { attention_bias: AttentionBias::All, head_norm: true, ..spec };
         let tokens = |seed| random_tokens(3 * 12, 256, seed);
         let batch = |seed| TokenBatch { inputs: tokens(seed), targets: tokens(seed + 50), sequences: 3 };
         let batches: Vec<Batch> = (0..4).map(|seed| Batch::Tokens(batch(seed))).collect();

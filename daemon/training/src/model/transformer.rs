@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use candle_core::{Device, Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use super::initial::initial_parameters;
 use super::stage::{BackwardOutput, Evaluated, StageSpec, Staged};
@@ -56,7 +56,7 @@ pub struct Transformer {
 
 impl Transformer {
     /// The model of `spec`.
-    pub fn new(spec: &ModelSpec) -> Transformer {
+    pub fn new(spec: &TransformerModel) -> Transformer {
         Transformer::of_stage(spec, StageSpec::whole(spec))
     }
 
@@ -64,7 +64,7 @@ impl Transformer {
     ///
     /// # Panics
     /// When a stage predicts with the embedding's table (a tied head) and does not embed: the table has one owner.
-    pub(crate) fn of_stage(spec: &ModelSpec, stage: StageSpec) -> Transformer {
+    pub(crate) fn of_stage(spec: &TransformerModel, stage: StageSpec) -> Transformer {
         let layout = stage_layout(spec, &stage);
         Transformer {
             network: Network::new(spec, &stage, &layout),

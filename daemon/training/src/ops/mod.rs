@@ -28,7 +28,6 @@ pub(crate) mod vector;
 
 use candle_core::Device;
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::ModelKind;
 
 use crate::gpu;
 
@@ -55,7 +54,7 @@ impl Kernels {
 
     /// Whether [`Kernels::Cuda`] train such a run.
     pub(crate) fn are_cudas(manifest: &RunManifest) -> bool {
-        manifest.model.kind == ModelKind::Transformer
+        manifest.model.transformer().is_some()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::f64::consts::TAU;
 
 use candle_core::{D, Device, Result, Tensor};
-use murmur_protocol::manifest::{ModelSpec, RopeScaling};
+use murmur_protocol::manifest::{RopeScaling, TransformerModel};
 use rayon::prelude::*;
 
 use super::TASK_ROWS;
@@ -30,7 +30,7 @@ pub(crate) enum Turn {
 
 impl RotaryTables {
     /// Tables for the heads of a model and all positions of its context.
-    pub(crate) fn of(spec: &ModelSpec) -> RotaryTables {
+    pub(crate) fn of(spec: &TransformerModel) -> RotaryTables {
         let frequencies = frequencies(spec);
         let (half, context) = (frequencies.len(), spec.context as usize);
         let angle = |index: usize| (index / half) as f64 * frequencies[index % half];
@@ -95,7 +95,7 @@ impl RotaryTables {
 
 /// The angle from one position to the next, for each pair of a head's values: a geometric series, and what the model's
 /// scaling makes of it.
-fn frequencies(spec: &ModelSpec) -> Vec<f64> {
+fn frequencies(spec: &TransformerModel) -> Vec<f64> {
     let half = (spec.resolved_head_width() / 2) as usize;
     let unscaled = (0..half).map(|pair| spec.rope_theta.powf(-(pair as f64) / half as f64));
     let (low, high) = (spec.rope_low_factor, spec.rope_high_factor);
@@ -130,8 +130,8 @@ mod tests {
     use super::*;
     use crate::ops::gradient_check::{assert_close, by_autograd, random, random_values, values};
 
-    fn spec(head_width: usize, context: u32) -> ModelSpec {
-        ModelSpec { head_width: head_width as u32, context, rope_theta: 500.0, ..ModelSpec::default() }
+    fn spec(head_width: usize, context: u32) -> TransformerModel {
+        TransformerModel { head_width: head_width as u32, context, rope_theta: 500.0, ..Default::default() }
     }
 
     #[test]
@@ -139,10 +139,11 @@ mod tests {
         let plain = spec(16, 64);
         let unscaled = frequencies(&plain);
         assert_eq!((unscaled[0], unscaled.len()), (1.0, 8));
-        let linear = ModelSpec { rope_scaling: RopeScaling::Linear, rope_factor: 4.0, ..plain.clone() };
+        let linear = TransformerModel { rope_scaling: RopeScaling::Linear, rope_factor: 4.0, ..plain.clone() };
         assert!(frequencies(&linear).iter().zip(&unscaled).all(|(found, unscaled)| *found == unscaled / 4.0));
-        let llama = ModelSpec { rope_scaling: RopeScaling::Llama3, rope_factor: 4.0, ..plain };
-        let llama = ModelSpec { rope_low_factor: 1.0, rope_high_factor: 3.0, rope_original_context: 64, ..llama };
+        let llama = TransformerModel { rope_scaling: RopeScaling::Llama3, rope_factor: 4.0, ..plain };
+        let llama =
+            TransformerModel { rope_low_factor: 1.0, rope_high_factor: 3.0, rope_original_context: 64, ..llama };
         for (found, unscaled) in frequencies(&llama).into_iter().zip(unscaled) {
             let wavelength = TAU / unscaled;
             // The three cases as Llama 3.1's authors write them.

@@ -4,7 +4,7 @@
 //! before they were `rope_theta` and `rope_scaling`.
 
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::{AttentionBias, ModelSpec, RopeScaling};
+use murmur_protocol::manifest::{AttentionBias, RopeScaling, TransformerModel};
 use serde_json::{Map, Value, json};
 
 use super::ExportType;
@@ -18,7 +18,7 @@ pub const CONFIG_FILE: &str = "config.json";
 #[derive(Clone, Debug, PartialEq)]
 pub struct PretrainedConfig {
     /// The model, with the longest context that it can be trained with.
-    pub spec: ModelSpec,
+    pub spec: TransformerModel,
     /// The key that this context comes from.
     pub context_key: &'static str,
     /// The file as it is, with what training has no use for (such as the token that ends a text).
@@ -27,12 +27,12 @@ pub struct PretrainedConfig {
 
 impl PretrainedConfig {
     /// The model with a run's `context`, in tokens.
-    pub fn model(&self, context: u32) -> ModelSpec {
-        ModelSpec { context, ..self.spec.clone() }
+    pub fn model(&self, context: u32) -> TransformerModel {
+        TransformerModel { context, ..self.spec.clone() }
     }
 
     /// The configuration of a run's model.
-    pub fn of(model: &ModelSpec) -> PretrainedConfig {
+    pub fn of(model: &TransformerModel) -> PretrainedConfig {
         let object = own_keys(model);
         PretrainedConfig { spec: model.clone(), context_key: "max_position_embeddings", object }
     }
@@ -60,7 +60,7 @@ impl PretrainedConfig {
 }
 
 /// The file of a run's model, as the first family that computes it.
-fn own_keys(model: &ModelSpec) -> Map<String, Value> {
+fn own_keys(model: &TransformerModel) -> Map<String, Value> {
     let family = Family::of(model);
     let mut object = object(json!({
         "architectures": [family.architecture()],
@@ -102,7 +102,7 @@ fn own_keys(model: &ModelSpec) -> Map<String, Value> {
     object
 }
 
-fn rope_scaling(model: &ModelSpec) -> Map<String, Value> {
+fn rope_scaling(model: &TransformerModel) -> Map<String, Value> {
     object(match model.rope_scaling {
         RopeScaling::None => json!({ "rope_type": "default" }),
         RopeScaling::Linear => json!({ "rope_type": "linear", "factor": model.rope_factor }),

@@ -1,7 +1,7 @@
 //! The families of models that are read: what each takes for granted where `config.json` is silent, as the transformers
 //! library does.
 
-use murmur_protocol::manifest::{AttentionBias, ModelSpec};
+use murmur_protocol::manifest::{AttentionBias, TransformerModel};
 
 /// A family, by the architecture that computes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Family {
     }
 
     /// The first family that computes a run's model.
-    pub(super) fn of(model: &ModelSpec) -> Family {
+    pub(super) fn of(model: &TransformerModel) -> Family {
         if model.head_norm {
             Family::Qwen3
         } else if model.attention_bias == AttentionBias::Qkv {

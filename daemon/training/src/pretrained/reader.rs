@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{AttentionBias, ModelSpec, RopeScaling};
+use murmur_protocol::manifest::{AttentionBias, RopeScaling, TransformerModel};
 use serde_json::{Map, Value, json};
 
 use super::config::{CONFIG_FILE, PretrainedConfig};
@@ -68,7 +68,7 @@ impl Reader {
         let (key_value_heads, head_width) = self.heads(family, width, heads)?;
         let layers = self.count("num_hidden_layers")?;
         let (context, context_key) = self.context(family)?;
-        let spec = ModelSpec {
+        let spec = TransformerModel {
             vocabulary: self.count("vocab_size")?,
             layers,
             width,
@@ -85,8 +85,8 @@ impl Reader {
             ..self.rope(family)?
         };
         // The ranges of a run's model hold for this one, before anything is allocated by its numbers.
-        let model = ModelSpec { context: ModelSpec::default().context, ..spec.clone() };
-        let manifest = RunManifest { model, ..RunManifest::default() };
+        let model = TransformerModel { context: TransformerModel::default().context, ..spec.clone() };
+        let manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         manifest.validate().map_err(|error| PretrainedError::OutOfRange { path: self.path.clone(), error })?;
         Ok(PretrainedConfig { spec, context_key, object: self.object })
     }
@@ -274,9 +274,10 @@ impl Reader {
     }
 
     /// A model with these rotary positions, and all else at its default.
-    fn rope(&self, family: Family) -> Result<ModelSpec, PretrainedError> {
+    fn rope(&self, family: Family) -> Result<TransformerModel, PretrainedError> {
         let theta = self.number("rope_theta", &self.object)?;
-        let mut spec = ModelSpec { rope_theta: theta.unwrap_or(family.rope_theta()), ..ModelSpec::default() };
+        let mut spec =
+            TransformerModel { rope_theta: theta.unwrap_or(family.rope_theta()), ..TransformerModel::default() };
         // Where both are there, the library reads the older one.
         let given = |key: &'static str| self.value(key).filter(|value| **value != json!({})).map(|value| (key, value));
         let Some((key, value)) = given("rope_scaling").or_else(|| given("rope_parameters")) else { return Ok(spec) };

@@ -154,14 +154,15 @@ fn a_sliding_window_bounds_the_context() {
 
 #[test]
 fn a_model_of_every_family_is_written_as_one_that_reads_back() {
-    let plain = ModelSpec { layers: 2, width: 32, heads: 4, feed_forward: 48, context: 64, ..ModelSpec::default() };
-    let llama3 = ModelSpec { rope_scaling: RopeScaling::Llama3, rope_factor: 8.0, ..plain.clone() };
+    let plain =
+        TransformerModel { layers: 2, width: 32, heads: 4, feed_forward: 48, context: 64, ..Default::default() };
+    let llama3 = TransformerModel { rope_scaling: RopeScaling::Llama3, rope_factor: 8.0, ..plain.clone() };
     let cases = [
-        (Family::Llama, ModelSpec { head_width: 12, attention_bias: AttentionBias::All, ..llama3.clone() }),
-        (Family::Qwen2, ModelSpec { attention_bias: AttentionBias::Qkv, tied_head: true, ..plain.clone() }),
-        (Family::Qwen3, ModelSpec { head_norm: true, key_value_heads: 2, ..llama3 }),
-        (Family::SmolLm3, ModelSpec { layers_without_rope: vec![1], ..plain.clone() }),
-        (Family::SmolLm3, ModelSpec { width: 30, head_width: 8, ..plain }),
+        (Family::Llama, TransformerModel { head_width: 12, attention_bias: AttentionBias::All, ..llama3.clone() }),
+        (Family::Qwen2, TransformerModel { attention_bias: AttentionBias::Qkv, tied_head: true, ..plain.clone() }),
+        (Family::Qwen3, TransformerModel { head_norm: true, key_value_heads: 2, ..llama3 }),
+        (Family::SmolLm3, TransformerModel { layers_without_rope: vec![1], ..plain.clone() }),
+        (Family::SmolLm3, TransformerModel { width: 30, head_width: 8, ..plain }),
     ];
     for (family, model) in cases {
         let text = String::from_utf8(PretrainedConfig::of(&model).to_json(ExportType::F32)).expect("text");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use murmur_protocol::TensorSpec;
-use murmur_protocol::manifest::{LoraSpec, ModelSpec, RopeScaling};
+use murmur_protocol::manifest::{LoraSpec, RopeScaling, TransformerModel};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -13,7 +13,7 @@ use crate::model::lora::lora_layout;
 use crate::ops::base_weights::BaseWeights;
 
 fn config() -> PretrainedConfig {
-    PretrainedConfig::of(&ModelSpec {
+    PretrainedConfig::of(&TransformerModel {
         layers: 1,
         width: 8,
         heads: 2,
@@ -21,7 +21,7 @@ fn config() -> PretrainedConfig {
         feed_forward: 12,
         vocabulary: 20,
         context: 16,
-        ..ModelSpec::default()
+        ..TransformerModel::default()
     })
 }
 
@@ -78,7 +78,7 @@ fn a_written_model_reads_back_in_every_type() {
         let mut other = same.clone();
         other.parameters[3] += 1.0;
         assert_ne!(other.digest(), same.digest());
-        let changes: [fn(&mut ModelSpec); 3] = [
+        let changes: [fn(&mut TransformerModel); 3] = [
             |spec| spec.rope_theta = 500.0,
             |spec| (spec.rope_scaling, spec.rope_factor) = (RopeScaling::Linear, 2.0),
             |spec| spec.layers_without_rope = vec![0],
@@ -190,7 +190,7 @@ fn damaged_and_missing_files_are_named() {
 #[test]
 fn a_tied_head_may_be_there_if_it_is_the_embedding() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let config = PretrainedConfig::of(&ModelSpec { tied_head: true, ..config().model(16) });
+    let config = PretrainedConfig::of(&TransformerModel { tied_head: true, ..config().model(16) });
     export(&config, &weights(&config), ExportType::F32, None, folder.path(), true).expect("written");
     let path = folder.path().join("model.safetensors");
     rewrite(&path, |tensors| {

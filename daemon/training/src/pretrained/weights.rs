@@ -5,7 +5,7 @@ use std::path::Path;
 
 use blake3::Hasher;
 use murmur_protocol::layout::{ModelLayout, TensorSpec};
-use murmur_protocol::manifest::{ModelSpec, RopeScaling};
+use murmur_protocol::manifest::{RopeScaling, TransformerModel};
 
 use super::config::PretrainedConfig;
 use super::error::PretrainedError;
@@ -141,7 +141,7 @@ fn digest_of<E>(
     let (layout, sorted) = (config.layout(), config.layout().by_name());
     hasher.update(sorted.digest());
     // What does not show in shapes, but in what the model computes.
-    let ModelSpec { heads, rope_theta, norm_epsilon, .. } = config.spec;
+    let TransformerModel { heads, rope_theta, norm_epsilon, .. } = config.spec;
     let key_value_heads = config.spec.resolved_key_value_heads();
     hasher.update(format!("{heads} {key_value_heads} {rope_theta:?} {norm_epsilon:?}\n").as_bytes());
     hasher.update(positions(&config.spec).as_bytes());
@@ -159,10 +159,10 @@ fn hash_values(hasher: &mut Hasher, values: &[f32]) {
 }
 
 /// What a model does otherwise with positions than a plain one; nothing of it keeps the digests that these had before.
-fn positions(spec: &ModelSpec) -> String {
+fn positions(spec: &TransformerModel) -> String {
     let without = &spec.layers_without_rope;
     let skipped = if without.is_empty() { String::new() } else { format!("without {without:?}\n") };
-    let ModelSpec { rope_factor: factor, rope_low_factor: low, rope_high_factor: high, .. } = *spec;
+    let TransformerModel { rope_factor: factor, rope_low_factor: low, rope_high_factor: high, .. } = *spec;
     let scaled = match spec.rope_scaling {
         RopeScaling::None => String::new(),
         RopeScaling::Linear => format!("linear {factor:?}\n"),

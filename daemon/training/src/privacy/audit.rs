@@ -7,7 +7,7 @@
 
 use candle_core::Device;
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, ModelKind};
+use murmur_protocol::manifest::{DataSource, MlpModel};
 use murmur_protocol::random::{RngExt, stream};
 
 use super::{Budget, Mechanism, PrivateSteps, SecretKey};
@@ -35,9 +35,9 @@ fn mechanism() -> Mechanism {
 }
 
 fn manifest() -> RunManifest {
-    let mut manifest = RunManifest::default();
-    (manifest.model.kind, manifest.model.classes, manifest.model.hidden) = (ModelKind::Mlp, 2, Vec::new());
-    (manifest.model.image_height, manifest.model.image_width) = (SHAPE.height as u32, SHAPE.width as u32);
+    let (image_height, image_width) = (SHAPE.height as u32, SHAPE.width as u32);
+    let model = MlpModel { image_height, image_width, classes: 2, hidden: Vec::new(), ..MlpModel::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     (manifest.data.source, manifest.data.shift_pixels) = (DataSource::Idx, 0);
     manifest.optimizer.batch_sequences = CANARIES as u32 / 2;
     manifest.optimizer.weight_decay = 0.0;

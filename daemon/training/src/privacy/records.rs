@@ -69,7 +69,7 @@ impl Records {
             _ if data.label_skew > 0.0 => return Err(NotPrivate::LabelSkew),
             _ => {}
         }
-        let context = manifest.model.context as usize;
+        let context = manifest.model.context() as usize;
         let count = match corpus.content() {
             Content::Grammar(_) => return Err(NotPrivate::MadeUp),
             Content::Shared(_) => return Err(NotPrivate::Shared),
@@ -80,8 +80,7 @@ impl Records {
                 None => corpus.stretches().iter().map(|stretch| stretch.len() / (context + 1)).sum(),
             },
         };
-        let predictions = if manifest.model.kind.reads_text() { context } else { 1 };
-        Ok(Records { count: count as u64, predictions, shift_pixels: data.shift_pixels })
+        Ok(Records { count: count as u64, predictions: context, shift_pixels: data.shift_pixels })
     }
 
     pub(super) fn count(&self) -> u64 {

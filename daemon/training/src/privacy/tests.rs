@@ -1,7 +1,7 @@
 //! What private steps do with gradients, and what they refuse.
 
 use candle_core::Device;
-use murmur_protocol::manifest::{DataSource, LoraSpec, ModelKind, ModelSpec};
+use murmur_protocol::manifest::{DataSource, LoraSpec, MlpModel, TransformerModel};
 use murmur_protocol::random::{RngExt, stream};
 
 use super::*;
@@ -18,8 +18,9 @@ fn key() -> SecretKey {
 }
 
 fn text_manifest() -> RunManifest {
-    let model = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
-    let mut manifest = RunManifest { model, ..RunManifest::default() };
+    let model =
+        TransformerModel { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     (manifest.data.source, manifest.data.validation_fraction) = (DataSource::Files, 0.2);
     manifest.optimizer.batch_sequences = 6;
     manifest
@@ -33,8 +34,8 @@ fn text() -> Corpus {
 }
 
 fn image_manifest() -> RunManifest {
-    let mut manifest = RunManifest::default();
-    (manifest.model.kind, manifest.model.classes, manifest.model.hidden) = (ModelKind::Mlp, 5, vec![12]);
+    let model = MlpModel { classes: 5, hidden: vec![12], ..MlpModel::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     (manifest.data.source, manifest.data.shift_pixels) = (DataSource::Idx, 0);
     manifest.optimizer.batch_sequences = 40;
     manifest

@@ -218,7 +218,7 @@ impl Replica for DeviceReplica {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::{ModelSpec, OptimizerKind};
+    use murmur_protocol::manifest::{ModelSpec, OptimizerKind, TransformerModel};
 
     use super::*;
     use crate::engine::options::Precision;
@@ -228,7 +228,9 @@ mod tests {
     /// Steps far below what 16 bits tell apart must add up.
     #[test]
     fn sixteen_bits_of_precision_lose_no_small_steps() -> Result<()> {
-        let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..ModelSpec::default() };
+        let model =
+            TransformerModel { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..Default::default() };
+        let spec = ModelSpec::from(model);
         let parameters = build(&spec).initial_parameters(1);
         let batch = Batch::of(&[(0..9).collect(), (7..16).collect()]);
         let trained = |precision| -> Result<(Vec<f32>, f64)> {
@@ -259,7 +261,9 @@ mod tests {
     }
 
     fn train_alike(optimizer: OptimizerSpec) -> Result<()> {
-        let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..ModelSpec::default() };
+        let model =
+            TransformerModel { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..Default::default() };
+        let spec = ModelSpec::from(model);
         let parameters = build(&spec).initial_parameters(1);
         let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..optimizer };
         let mut host = HostReplica::new(build(&spec), parameters.clone(), optimizer.clone(), 4);

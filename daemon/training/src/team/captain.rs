@@ -16,7 +16,7 @@ use super::part::{PartOutput, Piece, TeamPart, base_tensors};
 use super::state::{PartState, StateError};
 use super::streams::{decoded, encoded};
 use crate::engine::{TrainingError, TrainingOptions};
-use crate::model::{Evaluation, StageSpec};
+use crate::model::{Evaluation, StageSpec, transformer_of};
 use crate::ops::base_weights::BaseWeights;
 use crate::pretrained::PretrainedBase;
 
@@ -109,7 +109,7 @@ impl CaptainModel {
         let kept = Kept::initial(&manifest, from_base, (moments_in_8_bits, options.weightless));
         // All of a base that is trained is in what is kept.
         let base = if manifest.lora.is_on() { base } else { TeamBase::None };
-        let width = manifest.model.width as usize;
+        let width = transformer_of(&manifest).width as usize;
         let codec = (StreamCodec::new(wire, width), width);
         let (own, cut, passing) = (Vec::new(), None, Passing::default());
         CaptainModel { manifest, base, device, threads, options, codec, kept, own, cut, passing }

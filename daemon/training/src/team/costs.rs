@@ -11,7 +11,7 @@ use super::part::PartLengths;
 use crate::engine::TrainingOptions;
 use crate::measure::operations_of_stage;
 use crate::memory::MemoryEstimate;
-use crate::model::StageSpec;
+use crate::model::{StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::replica::InParts;
 
@@ -36,7 +36,7 @@ impl Costing<'_> {
     /// Of forward and backward of so many tokens.
     fn operations(&self, part: &StageSpec, tokens: f64) -> f64 {
         let share = if self.manifest.lora.is_on() { OF_ADAPTERS } else { 1.0 };
-        share * tokens * operations_of_stage(&self.manifest.model, part, self.options.recompute)
+        share * tokens * operations_of_stage(transformer_of(self.manifest), part, self.options.recompute)
     }
 
     /// What travels where a part goes to another machine.
@@ -81,7 +81,7 @@ pub fn captain_needs(manifest: &RunManifest, options: &TrainingOptions, (wire, t
 /// Rows of a microbatch, at most.
 pub(super) fn rows(manifest: &RunManifest, options: &TrainingOptions) -> usize {
     let at_once = options.examples_at_once(&manifest.model, Kernels::Fused);
-    at_once.min(manifest.optimizer.batch_sequences as usize).max(1) * manifest.model.context as usize
+    at_once.min(manifest.optimizer.batch_sequences as usize).max(1) * manifest.model.context() as usize
 }
 
 /// What the run's model costs in a team, as a captain reckons when it cuts, and the microbatches of each lane. Memory is that of the
@@ -96,8 +96,8 @@ pub fn costs(
     let sequences = manifest.optimizer.batch_sequences;
     let lanes = InParts::of(manifest, options, is_on_cpu).microbatches_of(sequences as usize);
     let microbatches = lanes.iter().sum::<usize>().max(1);
-    let tokens = f64::from(sequences) * f64::from(manifest.model.context) / microbatches as f64;
-    let (costing, spec) = (Costing { manifest, options, threads }, &manifest.model);
+    let tokens = f64::from(sequences) * f64::from(manifest.model.context()) / microbatches as f64;
+    let (costing, spec) = (Costing { manifest, options, threads }, transformer_of(manifest));
     let (one, ends) = (layers(0..1), layers(0..0));
     let activations = |part: &StageSpec, held| costing.memory(part, held).activations;
     // Streams and what blocks keep grow with layers and microbatches, scratch with neither.
@@ -131,14 +131,16 @@ pub fn costs(
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::ModelSpec;
+    use murmur_protocol::manifest::TransformerModel;
 
     use super::*;
+    use crate::measure::operations_per_token;
 
     #[test]
     fn the_microbatches_of_a_batch_have_its_tokens_together() {
-        let model = ModelSpec { layers: 4, width: 64, heads: 2, feed_forward: 96, context: 32, ..ModelSpec::default() };
-        let mut manifest = RunManifest { model, ..RunManifest::default() };
+        let model =
+            TransformerModel { layers: 4, width: 64, heads: 2, feed_forward: 96, context: 32, ..Default::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         for (sequences, micro_batch) in [(16, None), (16, Some(2)), (7, Some(3)), (1, None)] {
             manifest.optimizer.batch_sequences = sequences;
             let options = TrainingOptions { micro_batch, ..TrainingOptions::default() };
@@ -148,7 +150,7 @@ mod tests {
             let streams = microbatches as u64 * costs.stream_bytes;
             let exact = StreamCodec::new(Wire::F32, 64).bytes(tokens) as u64;
             assert!((exact..exact + microbatches as u64 * 4 * 64).contains(&streams), "{sequences} {micro_batch:?}");
-            let all = operations_of_stage(&manifest.model, &StageSpec::whole(&manifest.model), false) * tokens as f64;
+            let all = operations_per_token(transformer_of(&manifest)) * tokens as f64;
             let ends = costs.embedding.operations + costs.head.operations;
             let summed = microbatches as f64 * (ends + 4.0 * costs.layer.operations);
             assert!((summed / all - 1.0).abs() < 1e-9, "{summed} {all}");

@@ -10,7 +10,7 @@ use super::part::{PartLengths, layouts};
 use super::state::{PartState, StateError};
 use crate::engine::TrainingError;
 use crate::model::lora::initial_adapters;
-use crate::model::{Model as _, StageSpec, Transformer};
+use crate::model::{Model as _, StageSpec, Transformer, transformer_of};
 use crate::ops::base_weights::BaseWeights;
 use crate::optimizer::{MomentLengths, Moments, Optimizer};
 
@@ -50,7 +50,7 @@ impl Kept {
         base: Option<&BaseWeights>,
         (moments_in_8_bits, weightless): (bool, bool),
     ) -> Kept {
-        let layers = manifest.model.layers;
+        let layers = transformer_of(manifest).layers;
         let mut first = 0;
         let piece = |piece: usize| {
             let part = part_of(piece, layers);
@@ -64,7 +64,7 @@ impl Kept {
             } else if let Some(base) = base {
                 base.part(range).into_exact()
             } else {
-                Transformer::of_stage(&manifest.model, part.clone()).initial_parameters(manifest.run.seed)
+                Transformer::of_stage(transformer_of(manifest), part.clone()).initial_parameters(manifest.run.seed)
             };
             let (_, trained) = layouts(manifest, &part);
             let optimizer = Optimizer::new(&manifest.optimizer, &trained).with_moments(moments_in_8_bits);
@@ -185,14 +185,15 @@ impl From<StateError> for TrainingError {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::ModelSpec;
+    use murmur_protocol::manifest::TransformerModel;
 
     use super::*;
 
     #[test]
     fn a_state_that_comes_before_a_correction_is_written_does_not_undo_it() {
-        let model = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 8, ..ModelSpec::default() };
-        let manifest = RunManifest { model, ..RunManifest::default() };
+        let model =
+            TransformerModel { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 8, ..Default::default() };
+        let manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         let mut kept = Kept::initial(&manifest, None, (false, false));
         let before = kept.joined(1..3).expect("kept");
         let (moments, _) = before.moments.clone().expect("with moments");

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use candle_core::Device;
+use murmur_protocol::manifest::TransformerModel;
 use murmur_protocol::numerics::StreamCodec;
 use murmur_protocol::team::bounds::REASON_BYTES_MAX;
 use murmur_protocol::team::{Assign, HelperEvent, Loading, Outcome, StateKind, StepFactors, Stream, Work, WorkKind};
@@ -13,8 +14,8 @@ use super::part::{PartOutput, Piece, TeamPart, base_tensors};
 use super::state::PartState;
 use super::streams::{decoded, encoded};
 use crate::engine::{TrainingError, TrainingOptions};
-use crate::model::StageSpec;
 use crate::model::transformer::stage_layout;
+use crate::model::{StageSpec, transformer_of};
 use crate::ops::base_weights::BaseWeights;
 
 /// A helper's stage, and where it computes.
@@ -54,10 +55,10 @@ impl HelperStage {
         let text = &assign.run;
         let manifest = RunManifest::from_text(text).map_err(|error| TrainingError::Team(error.to_string()))?;
         let spec = StageSpec { layers: assign.layers.numbers(), embeds: false, predicts: false };
-        let width = manifest.model.width;
-        if width != assign.width || spec.layers.end > manifest.model.layers {
+        let fits = |model: &&TransformerModel| model.width == assign.width && spec.layers.end <= model.layers;
+        let Some(&TransformerModel { width, .. }) = manifest.model.transformer().filter(fits) else {
             return Err(TrainingError::Team("the stage does not fit the run".to_owned()));
-        }
+        };
         let codec = (StreamCodec::new(assign.wire, width as usize), width as usize);
         let same = |held: &Held| held.manifest == manifest && held.spec == spec;
         let part = self.stage.take().filter(same).and_then(|held| held.part);
@@ -103,7 +104,7 @@ impl HelperStage {
     fn outcome(&mut self, work: Work, input: &Stream) -> Result<Outcome, TrainingError> {
         let held = self.stage.as_mut().ok_or_else(missing)?;
         let part = held.part.as_mut().ok_or_else(missing)?;
-        let (rows, context) = (input.rows, held.manifest.model.context);
+        let (rows, context) = (input.rows, held.manifest.model.context());
         if rows == 0 || rows > held.rows_max || !rows.is_multiple_of(context) {
             return Ok(Outcome::InputUnfit);
         }
@@ -190,7 +191,7 @@ impl HelperStage {
 
 /// The weights of a part from what a captain's `base_bytes` has written.
 fn base_of_bytes(manifest: &RunManifest, part: &StageSpec, bytes: &[u8]) -> Option<BaseWeights> {
-    let mut weights = BaseWeights::with_room(&stage_layout(&manifest.model, part), manifest.lora.base_bits);
+    let mut weights = BaseWeights::with_room(&stage_layout(transformer_of(manifest), part), manifest.lora.base_bits);
     let mut rest = bytes;
     for (_, length, is_matrix) in base_tensors(manifest, part) {
         let (count, later) = rest.split_first_chunk::<8>()?;

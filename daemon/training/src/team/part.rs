@@ -11,7 +11,7 @@ use crate::engine::{TrainingError, TrainingOptions};
 use crate::model::lora::lora_layout;
 use crate::model::stage::{BackwardOutput, Evaluated, StageSpec};
 use crate::model::transformer::stage_layout;
-use crate::model::{self, Evaluation, Transformer};
+use crate::model::{self, Evaluation, Transformer, transformer_of};
 use crate::ops::base_weights::BaseWeights;
 use crate::optimizer::{MomentLengths, Optimizer};
 use crate::replica::stage::{Microbatch, Stage};
@@ -61,7 +61,7 @@ impl PartLengths {
 
 /// Of the weights of a part, and of what is trained of it.
 pub(super) fn layouts(manifest: &RunManifest, part: &StageSpec) -> (ModelLayout, ModelLayout) {
-    let weights = stage_layout(&manifest.model, part);
+    let weights = stage_layout(transformer_of(manifest), part);
     let trained = if manifest.lora.is_on() { lora_layout(&weights, &manifest.lora) } else { weights.clone() };
     (weights, trained)
 }
@@ -100,9 +100,9 @@ impl TeamPart {
         if let Some(actual) = base.as_ref().map(BaseWeights::len).filter(|actual| *actual != lengths.weights) {
             return Err(TrainingError::WrongLength { what: "the base", expected: lengths.weights, actual });
         }
-        let model = Transformer::of_stage(&manifest.model, spec.clone());
+        let model = Transformer::of_stage(transformer_of(manifest), spec.clone());
         let stage = stage_on_device(manifest, model, base, device, threads.max(1), &options)?;
-        let (width, has_lanes) = (manifest.model.width as usize, device.is_cpu());
+        let (width, has_lanes) = (transformer_of(manifest).width as usize, device.is_cpu());
         Ok(TeamPart { stage, spec, lengths, width, has_lanes, has_begun: false })
     }
 
@@ -247,7 +247,7 @@ pub enum PartOutput {
 /// matrix), in order.
 pub fn base_tensors(manifest: &RunManifest, part: &StageSpec) -> Vec<(usize, usize, bool)> {
     let whole = model::layout(&manifest.model);
-    let of_part = stage_layout(&manifest.model, part);
+    let of_part = stage_layout(transformer_of(manifest), part);
     let place = |name: &str| whole.tensor(name).expect("a part has tensors of the whole");
     let tensors = of_part.tensors().iter().map(|tensor| place(&tensor.name));
     tensors.map(|tensor| (tensor.offset, tensor.len(), tensor.shape.len() > 1)).collect()

@@ -23,7 +23,7 @@ use super::state::PartState;
 use super::wire::{Facts, TeamWire, Told};
 use crate::data::Batch;
 use crate::engine::TrainingOptions;
-use crate::model::{Evaluation, StageSpec, trained_layout};
+use crate::model::{Evaluation, StageSpec, trained_layout, transformer_of};
 use crate::optimizer::{Moments, Optimizer, norm_of};
 use crate::replica::stage::Microbatch;
 use crate::replica::{InParts, Replica, parts};
@@ -73,7 +73,7 @@ impl TeamReplica {
         let TeamOptions { device, threads, wire, place, view, epoch, helpers_wanted, timeouts, .. } = team;
         let is_on_cpu = device.is_cpu();
         let parts = InParts::of(manifest, &options, is_on_cpu);
-        let spec = &manifest.model;
+        let spec = transformer_of(manifest);
         let rows = rows(manifest, &options);
         let moments_in_8_bits = options.keeps_8_bits(manifest, is_on_cpu);
         let of_layer = StageSpec { layers: 0..1, embeds: false, predicts: false };

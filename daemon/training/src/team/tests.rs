@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec};
+use murmur_protocol::manifest::{LoraSpec, OptimizerKind, OptimizerSpec, TransformerModel};
 use murmur_protocol::team::{
     HelperConfig, LayerRange, Link, Offer, Place, StateHeader, TeamNotice, TeamTimeouts, Wire,
 };
@@ -242,7 +242,8 @@ fn stepped(engine: &mut Engine, steps: u64) -> Vec<StepReport> {
 }
 
 fn manifest(has_adapters: bool, kind: OptimizerKind) -> RunManifest {
-    let model = ModelSpec { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
+    let model =
+        TransformerModel { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() };
     // A norm that clips every step: one wrong bit of it would be in every parameter.
     let optimizer = OptimizerSpec {
         kind,
@@ -251,7 +252,7 @@ fn manifest(has_adapters: bool, kind: OptimizerKind) -> RunManifest {
         match_batch: true,
         ..OptimizerSpec::default()
     };
-    let mut manifest = RunManifest { model, optimizer, ..RunManifest::default() };
+    let mut manifest = RunManifest { model: model.into(), optimizer, ..RunManifest::default() };
     manifest.data.validation_sequences = 7;
     if has_adapters {
         let targets = ["q_proj", "up_proj"].map(str::to_owned).to_vec();
@@ -465,8 +466,9 @@ fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_wh
 #[test]
 fn streams_of_8_bits_train_as_exact_ones_do() {
     let ratio = |seed: u64| {
-        let model = ModelSpec { layers: 4, width: 64, heads: 2, feed_forward: 96, context: 32, ..ModelSpec::default() };
-        let mut manifest = RunManifest { model, ..RunManifest::default() };
+        let model =
+            TransformerModel { layers: 4, width: 64, heads: 2, feed_forward: 96, context: 32, ..Default::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         // Paths of rounded and exact streams part as those of two seeds do, the sooner the larger the steps.
         (manifest.run.seed, manifest.optimizer.batch_sequences, manifest.optimizer.learning_rate) = (seed, 8, 1e-3);
         manifest.schedule.warmup_steps = 20;

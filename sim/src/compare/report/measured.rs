@@ -154,7 +154,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
+    use murmur_protocol::manifest::{OptimizerSpec, ScheduleSpec, TransformerModel};
 
     use super::*;
     use crate::TransformerSpec;
@@ -204,8 +204,10 @@ mod tests {
 
     /// A ring of three nodes that train a tiny model.
     fn simulated(faults: &[Fault]) -> Results {
-        let (steps, model) =
-            (12, ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() });
+        let (steps, model) = (
+            12,
+            TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() },
+        );
         let base = Setting {
             method: Method::named("ring").expect("a method"),
             trainer: TransformerSpec {

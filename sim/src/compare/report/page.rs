@@ -43,7 +43,7 @@ pub fn page(results: &Results, figures: &Figures, real: Option<&Real>, command: 
 
 fn conditions(results: &Results) -> String {
     let base = &results.plan.base;
-    let parameters = murmur_training::parameter_count(&base.trainer.model);
+    let parameters = murmur_training::parameter_count(&base.trainer.model.clone().into());
     let whole = 4.0 * parameters as f64;
     let per_step = whole / base.links.up_bytes_per_second / base.step_time.as_secs_f64();
     format!(

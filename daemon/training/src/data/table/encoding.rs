@@ -51,7 +51,7 @@ impl Encoder {
     /// When the run has not been founded.
     pub(super) fn new(manifest: &RunManifest) -> Result<Encoder, TableError> {
         let table = &manifest.table;
-        if manifest.model.inputs == 0 {
+        if manifest.model.inputs() == 0 {
             return Err(TableError::NotFounded);
         }
         let named = table.categories.iter().filter_map(|column| column.first());

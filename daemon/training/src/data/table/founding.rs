@@ -1,6 +1,8 @@
 //! What a founder fills into the file of a run on tables: columns, categories, statistics, classes, sizes of the model.
 
-use murmur_protocol::manifest::{MANIFEST_BYTES_MAX, MissingNumbers, RunManifest, TABLE_COLUMNS_MAX, TableTask};
+use murmur_protocol::manifest::{
+    MANIFEST_BYTES_MAX, MissingNumbers, ModelSpec, RunManifest, TABLE_COLUMNS_MAX, TableTask,
+};
 
 use super::error::TableError;
 use super::statistics::{ColumnStatistics, TableStatistics, Values};
@@ -18,11 +20,11 @@ pub(super) fn found(
     statistics: &TableStatistics,
     members: usize,
 ) -> Result<RunManifest, TableError> {
-    if manifest.model.inputs > 0 {
+    if manifest.model.inputs() > 0 {
         return Ok(manifest);
     }
     columns(&mut manifest, statistics)?;
-    target(&mut manifest, &statistics.target)?;
+    let classes = target(&mut manifest, &statistics.target)?;
     // Of its own rows alone a founder does not know what is many.
     if manifest.synchronous.is_on() && members > 1 {
         manifest.table.rows = statistics.rows;
@@ -32,7 +34,10 @@ pub(super) fn found(
     if inputs == 0 {
         return Err(TableError::NoInputs { target: manifest.table.target });
     }
-    manifest.model.inputs = inputs as u32;
+    // No other kind reads tables, which the last check says.
+    if let ModelSpec::Mlp(model) = &mut manifest.model {
+        (model.inputs, model.classes) = (inputs as u32, classes as u32);
+    }
     let columns = manifest.table.numbers.len() + manifest.table.categories.len();
     if columns > TABLE_COLUMNS_MAX {
         return Err(TableError::TooManyColumns { columns, most: TABLE_COLUMNS_MAX });
@@ -86,7 +91,8 @@ fn columns(manifest: &mut RunManifest, statistics: &TableStatistics) -> Result<(
     Ok(())
 }
 
-fn target(manifest: &mut RunManifest, target: &ColumnStatistics) -> Result<(), TableError> {
+/// Gives the number of classes, 1 for a number.
+fn target(manifest: &mut RunManifest, target: &ColumnStatistics) -> Result<usize, TableError> {
     let (table, data) = (&mut manifest.table, &mut manifest.data);
     let column = target.name.clone();
     match (table.task, &target.values) {
@@ -98,19 +104,17 @@ fn target(manifest: &mut RunManifest, target: &ColumnStatistics) -> Result<(), T
             if classes < 2 {
                 return Err(TableError::TooFewClasses { column, classes });
             }
-            manifest.model.classes = classes as u32;
             if table.balance_classes && table.class_weights.is_empty() {
                 let count = |class: &String| counts.get(class).copied().unwrap_or(0.0).max(1.0);
                 let rows: f64 = data.class_names.iter().map(count).sum();
                 let weight = |class: &String| rounded(rows / (classes as f64 * count(class)));
                 table.class_weights = data.class_names.iter().map(weight).collect();
             }
-            Ok(())
+            Ok(classes)
         }
         (TableTask::Regression, Values::Numbers(moments)) => {
             (table.target_mean, table.target_deviation) = (rounded(moments.mean), rounded(moments.deviation()));
-            manifest.model.classes = 1;
-            Ok(())
+            Ok(1)
         }
         _ => Err(TableError::TooFewClasses { column, classes: 0 }),
     }

@@ -84,16 +84,16 @@ impl RowSet {
             }
         }
         let class_weights = class_weights(manifest);
-        Ok(RowSet { width: manifest.model.inputs as usize, inputs, targets, class_weights, training, held_out })
+        Ok(RowSet { width: manifest.model.inputs() as usize, inputs, targets, class_weights, training, held_out })
     }
 
     /// Noise: as many rows as a batch holds, and one that is held out.
     pub(in crate::data) fn made_up(manifest: &RunManifest) -> RowSet {
-        let (width, count) = (manifest.model.inputs as usize, manifest.optimizer.batch_sequences as usize + 1);
+        let (width, count) = (manifest.model.inputs() as usize, manifest.optimizer.batch_sequences as usize + 1);
         let mut generator = stream(manifest.run.seed, "made-up rows", &[]);
         let mut draw = || generator.next_u32() as f32 / 2_f32.powi(31) - 1.0;
         let inputs = (0..count * width).map(|_| draw()).collect();
-        let targets = match manifest.model.classes {
+        let targets = match manifest.model.classes() {
             1 => Targets::Numbers((0..count).map(|_| draw()).collect()),
             classes => Targets::Classes((0..count as u32).map(|number| number % classes).collect()),
         };
@@ -187,6 +187,10 @@ impl NewRows {
             Targets::Classes(labels) => RowTargets::Classes { weights: vec![1.0; labels.len()], labels },
             Targets::Numbers(numbers) => RowTargets::Numbers(numbers),
         };
-        Ok(NewRows { batch: RowBatch { inputs, width: manifest.model.inputs as usize, targets }, has_target, unknown })
+        Ok(NewRows {
+            batch: RowBatch { inputs, width: manifest.model.inputs() as usize, targets },
+            has_target,
+            unknown,
+        })
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, ModelKind, SynchronousSpec, TableTask, Topology};
+use murmur_protocol::manifest::{DataSource, MlpModel, SynchronousSpec, TableTask, Topology};
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
@@ -17,8 +17,8 @@ use crate::privacy::{Budget, PrivateSteps, SecretKey};
 use crate::{Device, Engine};
 
 fn manifest() -> RunManifest {
-    let mut manifest = RunManifest::default();
-    (manifest.model.kind, manifest.model.hidden) = (ModelKind::Mlp, vec![16]);
+    let model = MlpModel { hidden: vec![16], ..MlpModel::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
     manifest.data.source = DataSource::Table;
     manifest.data.validation_fraction = 0.25;
     manifest.table.target = "ill".to_owned();
@@ -88,7 +88,7 @@ fn a_founder_finds_out_which_columns_are_which_and_rows_become_inputs() {
     );
     assert_eq!(table.categories, [["sex", "f", "m"].map(str::to_owned).to_vec()]);
     assert_eq!((table.means[0], table.deviations[0]), (45.0, 11.1803));
-    assert_eq!((founded.model.inputs, founded.model.classes), (6, 2));
+    assert_eq!((founded.model.inputs(), founded.model.classes()), (6, 2));
     assert_eq!(
         (founded.data.class_names.as_slice(), table.class_weights.as_slice()),
         (&["no".into(), "yes".into()][..], &[1.0, 1.0][..])

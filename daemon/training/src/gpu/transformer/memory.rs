@@ -1,7 +1,7 @@
 //! The memory that a batch takes beside parameters, gradient and moments: allocated for the first batch, kept for the next.
 
 use candle_core::Result;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use super::GpuModel;
 use crate::engine::options::Precision;
@@ -162,7 +162,7 @@ pub(super) fn logit_rows_at_once(vocabulary: usize, rows: usize) -> usize {
 /// that has so many microbatches under way, with adapters of a rank (0: without): the sizes of
 /// [`Scratch`] and of what `model/transformer/workspace.rs` holds.
 pub(crate) fn activation_values(
-    spec: &ModelSpec,
+    spec: &TransformerModel,
     (stage, passes): (&StageSpec, usize),
     sequences: usize,
     precision: Precision,

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use super::operations::{Buffer, HeadWeights, Operations, Projection};
 use super::workspace::{Kept, Scratch};
@@ -27,7 +27,7 @@ pub(crate) struct Block {
 
 impl Block {
     /// Of the layer of this number.
-    pub(super) fn new(layout: &ModelLayout, spec: &ModelSpec, layer: u32) -> Block {
+    pub(super) fn new(layout: &ModelLayout, spec: &TransformerModel, layer: u32) -> Block {
         let find = |part: &str| layout.tensor(&format!("model.layers.{layer}.{part}")).map(|tensor| tensor.range());
         let weight = |part: &str| find(&format!("{part}.weight")).expect("the layout has every tensor of the model");
         let projection = |part: &str, inputs: usize| {

@@ -2,14 +2,14 @@
 //! hand-written one is checked against, and what text is generated with.
 
 use candle_core::{DType, Result, Tensor};
-use murmur_protocol::manifest::{AttentionBias, ModelSpec};
+use murmur_protocol::manifest::{AttentionBias, TransformerModel};
 
 use crate::ops::rotary::RotaryTables;
 use crate::ops::{bias, embedding, head_norm, rms_norm, swiglu};
 
 /// A whole model.
 pub(crate) struct Composed<'a, F> {
-    pub(crate) spec: &'a ModelSpec,
+    pub(crate) spec: &'a TransformerModel,
     /// Finds a weight.
     pub(crate) weights: F,
     /// What matrices are multiplied in.

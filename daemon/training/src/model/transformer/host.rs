@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::Result;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use super::operations::{HeadWeights, Operations, Projection, Storage, attention_of};
 use super::weights::{Gradient, LowRank, Weights};
@@ -24,7 +24,7 @@ const ROWS_MIN: usize = 128;
 
 /// What all batches of a model have in common.
 pub(super) struct HostModel {
-    pub(super) spec: ModelSpec,
+    pub(super) spec: TransformerModel,
     pub(super) rotary: RotaryTables,
     /// What matrices are multiplied in.
     pub(super) precision: Precision,

@@ -1,17 +1,17 @@
 //! Names, shapes and order of a transformer's parameters.
 
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::{AttentionBias, ModelSpec};
+use murmur_protocol::manifest::{AttentionBias, TransformerModel};
 
 use crate::model::stage::StageSpec;
 
 /// Those of the whole model: embedding, layer after layer, last norm, head.
-pub fn transformer_layout(spec: &ModelSpec) -> ModelLayout {
+pub fn transformer_layout(spec: &TransformerModel) -> ModelLayout {
     stage_layout(spec, &StageSpec::whole(spec))
 }
 
 /// Those of one stage: a stretch of the whole model's.
-pub(crate) fn stage_layout(spec: &ModelSpec, stage: &StageSpec) -> ModelLayout {
+pub(crate) fn stage_layout(spec: &TransformerModel, stage: &StageSpec) -> ModelLayout {
     let (width, vocabulary) = (spec.width as usize, spec.vocabulary as usize);
     let mut tensors = Vec::new();
     if stage.embeds {
@@ -31,7 +31,7 @@ pub(crate) fn stage_layout(spec: &ModelSpec, stage: &StageSpec) -> ModelLayout {
 }
 
 /// In the order in which a layer computes with them. Gate and up lie side by side, so that they are one matrix.
-fn layer_tensors(spec: &ModelSpec) -> Vec<(&'static str, Vec<usize>)> {
+fn layer_tensors(spec: &TransformerModel) -> Vec<(&'static str, Vec<usize>)> {
     let (width, inner) = (spec.width as usize, spec.feed_forward as usize);
     let (query_width, key_width) = (spec.query_width() as usize, spec.key_width() as usize);
     let mut tensors = vec![
@@ -68,8 +68,8 @@ mod tests {
     #[test]
     fn stages_lie_one_after_the_other_in_the_whole_and_the_tenth_layer_after_the_second() {
         for tied_head in [false, true] {
-            let spec = ModelSpec { layers: 12, head_norm: true, attention_bias: AttentionBias::All, ..spec() };
-            let spec = ModelSpec { tied_head, ..spec };
+            let spec = TransformerModel { layers: 12, head_norm: true, attention_bias: AttentionBias::All, ..spec() };
+            let spec = TransformerModel { tied_head, ..spec };
             let whole = transformer_layout(&spec);
             let place = |name: &str| whole.position(name).expect("a tensor of the model");
             let in_order = ["model.embed_tokens.weight", "model.layers.2.mlp.down_proj.weight"];
@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    fn spec() -> ModelSpec {
-        ModelSpec { width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() }
+    fn spec() -> TransformerModel {
+        TransformerModel { width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() }
     }
 }

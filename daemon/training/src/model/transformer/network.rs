@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use super::block::Block;
 use super::head::Head;
@@ -24,7 +24,7 @@ pub(crate) struct Network {
 
 impl Network {
     /// Of this layout.
-    pub(crate) fn new(spec: &ModelSpec, stage: &StageSpec, layout: &ModelLayout) -> Network {
+    pub(crate) fn new(spec: &TransformerModel, stage: &StageSpec, layout: &ModelLayout) -> Network {
         let [stream, inner, queries] = [spec.width, spec.feed_forward, spec.query_width()].map(|width| width as usize);
         Network {
             widths: Widths { stream, queries, inner },

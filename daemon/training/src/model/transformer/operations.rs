@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use candle_core::{Result, bail};
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use crate::data::TokenBatch;
 use crate::ops::attention::Attention;
@@ -215,7 +215,7 @@ pub(crate) trait Operations {
 ///
 /// # Errors
 /// When the batch has sequences that are longer than the context, or tokens outside of the vocabulary.
-pub(crate) fn attention_of(spec: &ModelSpec, batch: &TokenBatch) -> Result<Attention> {
+pub(crate) fn attention_of(spec: &TransformerModel, batch: &TokenBatch) -> Result<Attention> {
     let length = batch.length();
     if length == 0 || length > spec.context as usize {
         bail!("a sequence of {length} tokens for a context of {}", spec.context);

@@ -1,7 +1,7 @@
 //! The hand-written transformer against the composed one.
 
 use candle_core::Var;
-use murmur_protocol::manifest::{AttentionBias, RopeScaling};
+use murmur_protocol::manifest::{AttentionBias, ModelSpec, RopeScaling};
 
 use super::*;
 use crate::model::Write;
@@ -9,16 +9,17 @@ use crate::model::{gradients_by_autograd, parameter_count, tensors_of};
 use crate::ops::gradient_check::{random_tokens, random_values};
 
 /// The built-in kind, and those with everything else.
-fn specs() -> [ModelSpec; 5] {
-    let plain = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
-    let other = ModelSpec { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
-    let scaled = ModelSpec { rope_scaling: RopeScaling::Llama3, rope_factor: 8.0, ..plain.clone() };
-    let scaled = ModelSpec { rope_original_context: 8, attention_bias: AttentionBias::Qkv, ..scaled };
+fn specs() -> [TransformerModel; 5] {
+    let plain =
+        TransformerModel { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() };
+    let other = TransformerModel { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
+    let scaled = TransformerModel { rope_scaling: RopeScaling::Llama3, rope_factor: 8.0, ..plain.clone() };
+    let scaled = TransformerModel { rope_original_context: 8, attention_bias: AttentionBias::Qkv, ..scaled };
     // Queries wider than the stream, and narrower.
-    let qwen = ModelSpec { head_width: 12, heads: 4, key_value_heads: 2, head_norm: true, ..plain.clone() };
-    let qwen = ModelSpec { attention_bias: AttentionBias::All, ..qwen };
-    let smol = ModelSpec { head_width: 6, layers_without_rope: vec![1], tied_head: true, ..plain.clone() };
-    [plain, ModelSpec { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other }, scaled, qwen, smol]
+    let qwen = TransformerModel { head_width: 12, heads: 4, key_value_heads: 2, head_norm: true, ..plain.clone() };
+    let qwen = TransformerModel { attention_bias: AttentionBias::All, ..qwen };
+    let smol = TransformerModel { head_width: 6, layers_without_rope: vec![1], tied_head: true, ..plain.clone() };
+    [plain, TransformerModel { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other }, scaled, qwen, smol]
 }
 
 /// Parameters in which neither biases nor scales are all alike, and no two norms.
@@ -31,12 +32,12 @@ fn parameters_of(model: &Transformer) -> Vec<f32> {
     parameters
 }
 
-fn batch(spec: &ModelSpec) -> Batch {
+fn batch(spec: &TransformerModel) -> Batch {
     let tokens = |seed| random_tokens(3 * spec.context as usize, spec.vocabulary, seed);
     Batch::Tokens(TokenBatch { inputs: tokens(1), targets: tokens(2), sequences: 3 })
 }
 
-fn compare_with_autograd(spec: &ModelSpec) -> Result<()> {
+fn compare_with_autograd(spec: &TransformerModel) -> Result<()> {
     let (mut model, batch) = (Transformer::new(spec), batch(spec));
     let parameters = parameters_of(&model);
     let mut gradient = vec![f32::NAN; parameters.len()];
@@ -70,11 +71,11 @@ fn every_parameter_receives_the_gradient_of_autograd() -> Result<()> {
 /// More rows than have their logits computed at once.
 #[test]
 fn a_large_vocabulary_is_predicted_in_parts() -> Result<()> {
-    let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, ..ModelSpec::default() };
-    let spec = ModelSpec { context: 50, vocabulary: 70_000, ..spec };
+    let spec = TransformerModel { layers: 1, width: 8, heads: 2, feed_forward: 8, ..TransformerModel::default() };
+    let spec = TransformerModel { context: 50, vocabulary: 70_000, ..spec };
     assert!(super::host::predicted_at_once(70_000, 150) < 150);
     compare_with_autograd(&spec)?;
-    compare_with_autograd(&ModelSpec { tied_head: true, ..spec })
+    compare_with_autograd(&TransformerModel { tied_head: true, ..spec })
 }
 
 #[test]

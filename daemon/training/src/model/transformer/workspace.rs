@@ -2,7 +2,7 @@
 //! microbatch whose backward is to come, and one [`Work`] for all.
 
 use candle_core::Result;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::TransformerModel;
 
 use super::operations::{Operations, Storage};
 
@@ -132,7 +132,7 @@ pub(crate) fn kept_blocks(layers: usize, passes: usize, recompute: bool) -> usiz
 }
 
 /// Values that such a stage holds for each row, without logits: (those of streams, those that products read or give).
-pub(crate) fn row_values(spec: &ModelSpec, layers: usize, passes: usize, recompute: bool) -> (usize, usize) {
+pub(crate) fn row_values(spec: &TransformerModel, layers: usize, passes: usize, recompute: bool) -> (usize, usize) {
     let [width, inner] = [spec.width, spec.feed_forward].map(|width| width as usize);
     let [queries, keys] = [spec.query_width(), spec.key_width()].map(|width| width as usize);
     let (joint, raw) = (queries + 2 * keys, if spec.head_norm { queries + keys } else { 0 });

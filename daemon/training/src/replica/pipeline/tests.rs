@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec};
+use murmur_protocol::manifest::{LoraSpec, OptimizerKind, OptimizerSpec, TransformerModel};
 
 use super::*;
 use crate::data::TokenBatch;
@@ -13,8 +13,8 @@ use crate::ops::gradient_check::random_tokens;
 use crate::replica::HostReplica;
 use crate::replica::host::HostStage;
 
-fn spec() -> ModelSpec {
-    ModelSpec { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() }
+fn spec() -> TransformerModel {
+    TransformerModel { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() }
 }
 
 /// A norm that clips every step: one wrong bit of it would be in every parameter.

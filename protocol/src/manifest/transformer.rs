@@ -1,8 +1,10 @@
-//! The part of a manifest about transformers: ranges of their sizes, and which of their settings go together.
+//! A transformer's settings: their ranges, and which of them go together.
 //!
 //! Only what a model of some family of Hugging Face has goes together, so that every run can be exported.
 
-use super::{AttentionBias, ManifestError, ModelSpec, RopeScaling, check, within};
+use serde::{Deserialize, Serialize};
+
+use super::{ManifestError, check, within};
 
 /// The widest head. A guess: four times that of any model known.
 const HEAD_WIDTH_MAX: u32 = 1024;
@@ -10,8 +12,106 @@ const HEAD_WIDTH_MAX: u32 = 1024;
 /// The widest queries of a token. A guess: four times the widest stream.
 const QUERY_WIDTH_MAX: u32 = 65_536;
 
-/// Checks the fields of a transformer, which image models have as well, at their defaults.
-pub(super) fn validate(model: &ModelSpec) -> Result<(), ManifestError> {
+/// How the angles of rotary positions are made to reach further than those of the first training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RopeScaling {
+    /// Not at all.
+    #[default]
+    None,
+    /// All frequencies are divided by `rope_factor` (Chen et al., arXiv 2306.15595).
+    Linear,
+    /// Long wavelengths are divided by `rope_factor`, short ones stay, those between are blended (Llama 3.1, arXiv
+    /// 2407.21783).
+    Llama3,
+}
+
+/// Which projections of attention have a bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttentionBias {
+    /// None of them.
+    #[default]
+    None,
+    /// Those of queries, keys and values (Qwen2).
+    Qkv,
+    /// That of the output as well.
+    All,
+}
+
+/// Llama-style decoder: RMSNorm, rotary positions, SwiGLU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TransformerModel {
+    /// Number of blocks, 1 to 128.
+    pub layers: u32,
+    /// Width of the residual stream, up to 16,384; a multiple of `heads` where `head_width` is 0.
+    pub width: u32,
+    /// Attention heads, 1 to 256.
+    pub heads: u32,
+    /// Width of a head, even for the rotary positions, up to 1,024; 0 for `width / heads`.
+    pub head_width: u32,
+    /// Heads of keys and values, shared by equal groups of attention heads (Ainslie et al., arXiv 2305.13245): a divisor
+    /// of `heads`, or 0 for as many as `heads`.
+    pub key_value_heads: u32,
+    /// Width inside the feed-forward part.
+    pub feed_forward: u32,
+    /// Tokens of context, 8 to 65,536.
+    pub context: u32,
+    /// Different tokens, 2 to 262,144; 256 for bytes.
+    pub vocabulary: u32,
+    /// Whether the head is the embedding's table (Press and Wolf, arXiv 1608.05859) instead of a matrix of its own.
+    pub tied_head: bool,
+    /// Base of the rotary positions' angles, 1 to 1e9.
+    pub rope_theta: f64,
+    /// What becomes of these angles.
+    pub rope_scaling: RopeScaling,
+    /// By how much the scaling reaches further, 1 to 10,000; 1 without a scaling.
+    pub rope_factor: f64,
+    /// Of `llama3`: wavelengths above `rope_original_context` over this are divided by the factor, above 0, at most 1,000.
+    pub rope_low_factor: f64,
+    /// Of `llama3`: wavelengths below `rope_original_context` over this stay, above `rope_low_factor`, at most 1,000.
+    pub rope_high_factor: f64,
+    /// Of `llama3`: tokens of context of the first training, 1 to 2²⁴.
+    pub rope_original_context: u32,
+    /// Numbers of the layers, from 0 and rising, whose queries and keys are not turned by their positions (SmolLM3).
+    pub layers_without_rope: Vec<u32>,
+    /// Which projections of attention have a bias.
+    pub attention_bias: AttentionBias,
+    /// Whether each head's query and key go through an RMSNorm before they are turned (Qwen3).
+    pub head_norm: bool,
+    /// Added to RMSNorm's mean square, above 0, at most 0.01.
+    pub norm_epsilon: f64,
+}
+
+impl TransformerModel {
+    /// Heads of keys and values, with 0 resolved.
+    pub fn resolved_key_value_heads(&self) -> u32 {
+        if self.key_value_heads == 0 { self.heads } else { self.key_value_heads }
+    }
+
+    /// Width of a head, with 0 resolved.
+    pub fn resolved_head_width(&self) -> u32 {
+        if self.head_width == 0 { self.width / self.heads } else { self.head_width }
+    }
+
+    /// Width of all queries of a token, and of what attention gives.
+    pub fn query_width(&self) -> u32 {
+        self.heads * self.resolved_head_width()
+    }
+
+    /// Width of all keys of a token, and of all values.
+    pub fn key_width(&self) -> u32 {
+        self.resolved_key_value_heads() * self.resolved_head_width()
+    }
+
+    /// Whether this layer turns queries and keys by their positions.
+    pub fn has_rope(&self, layer: u32) -> bool {
+        !self.layers_without_rope.contains(&layer)
+    }
+}
+
+/// Checks the ranges of its fields, and which of them go together.
+pub(super) fn validate(model: &TransformerModel) -> Result<(), ManifestError> {
     check("model.layers", model.layers, (1..=128).contains(&model.layers), "1 to 128")?;
     heads(model)?;
     let feed_forward_holds = (1..=65_536).contains(&model.feed_forward);
@@ -34,8 +134,8 @@ pub(super) fn validate(model: &ModelSpec) -> Result<(), ManifestError> {
     )
 }
 
-fn heads(model: &ModelSpec) -> Result<(), ManifestError> {
-    let ModelSpec { width, heads, head_width, .. } = *model;
+fn heads(model: &TransformerModel) -> Result<(), ManifestError> {
+    let TransformerModel { width, heads, head_width, .. } = *model;
     check("model.heads", heads, (1..=256).contains(&heads), "1 to 256")?;
     let width_holds = (2..=16_384).contains(&width);
     if head_width == 0 {
@@ -54,7 +154,7 @@ fn heads(model: &ModelSpec) -> Result<(), ManifestError> {
     check("model.key_value_heads", groups, groups_hold, "a divisor of model.heads, or 0 for as many")
 }
 
-fn rope(model: &ModelSpec) -> Result<(), ManifestError> {
+fn rope(model: &TransformerModel) -> Result<(), ManifestError> {
     within("model.rope_theta", model.rope_theta, 1.0, 1e9, "1 to 1000000000")?;
     within("model.rope_factor", model.rope_factor, 1.0, 1e4, "1 to 10000")?;
     let scaled = model.rope_scaling != RopeScaling::None;
@@ -78,8 +178,8 @@ mod tests {
     use crate::RunManifest;
 
     /// Everything that the built-in model has not.
-    fn qwen() -> ModelSpec {
-        ModelSpec {
+    fn qwen() -> TransformerModel {
+        TransformerModel {
             head_width: 24,
             rope_scaling: RopeScaling::Llama3,
             rope_factor: 8.0,
@@ -88,7 +188,7 @@ mod tests {
             rope_original_context: 64,
             attention_bias: AttentionBias::All,
             head_norm: true,
-            ..ModelSpec::default()
+            ..TransformerModel::default()
         }
     }
 
@@ -99,10 +199,10 @@ mod tests {
         for field in ["head_width", "rope_scaling", "rope_factor", "without_rope", "bias", "head_norm"] {
             assert!(!text.contains(field), "{field}: {text}");
         }
-        let mut skipping = ModelSpec { layers_without_rope: vec![0, 3], ..qwen() };
+        let mut skipping = TransformerModel { layers_without_rope: vec![0, 3], ..qwen() };
         skipping.head_norm = false;
         for model in [qwen(), skipping] {
-            let manifest = RunManifest { model, ..plain.clone() };
+            let manifest = RunManifest { model: model.into(), ..plain.clone() };
             assert_eq!(manifest.validate(), Ok(()));
             let text = manifest.canonical_text();
             assert!(text.contains("model.rope_scaling = \"llama3\"\n"), "{text}");
@@ -113,7 +213,7 @@ mod tests {
 
     #[test]
     fn models_of_no_family_are_refused_by_name() {
-        let refused = |edit: fn(&mut ModelSpec)| {
+        let refused = |edit: fn(&mut TransformerModel)| {
             let mut model = qwen();
             edit(&mut model);
             validate(&model).expect_err("no such model").to_string()
