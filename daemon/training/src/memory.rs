@@ -149,6 +149,15 @@ impl MemoryEstimate {
             }
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
+        // Of a tied table that is trained, the rows of a batch's tokens once more.
+        let embeds = part.is_none_or(|(stage, _)| stage.embeds);
+        let rows_of_table = match kernels {
+            Kernels::Fused if manifest.model.tied_head && embeds && !lora => {
+                let tokens = examples as u64 * u64::from(manifest.model.context);
+                tokens.min(u64::from(manifest.model.vocabulary)) * u64::from(manifest.model.width)
+            }
+            _ => 0,
+        };
         let is_decoded = lora && kernels == Kernels::Fused && manifest.lora.base_bits < 32;
         // Each thread keeps the place of what it has decoded, and any may compute a lane.
         let decoded = if is_decoded { lanes.max(threads as u64) * decoded_values(&of_base()) } else { 0 };
@@ -162,7 +171,7 @@ impl MemoryEstimate {
             parameters: VALUE * (trained + beside + rounded + under_way),
             gradient: VALUE * (lanes * trained + of_frozen),
             moments: VALUE * (moments + outer),
-            activations: VALUE * (activations + scratch + decoded),
+            activations: VALUE * (activations + scratch + decoded + rows_of_table),
             copies: VALUE * copies,
             process: PROCESS,
         }

@@ -26,16 +26,16 @@ pub struct StageOnDevice {
     pub stage: StageSpec,
 }
 
-/// Why the model of a run is not cut into stages; `None` where it may be.
+/// Why the model of a run is not cut into stages; `None` where it may be, by a team whose captain has both ends.
 pub fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
-    let spec = &manifest.model;
-    match spec.kind {
-        ModelKind::Mlp | ModelKind::Cnn => Some("only transformers are cut at their layers"),
-        ModelKind::Transformer if spec.tied_head => {
-            Some("its head is the embedding's table, which the first and the last stage would have to share")
-        }
-        ModelKind::Transformer => None,
-    }
+    let is_cut = manifest.model.kind == ModelKind::Transformer;
+    (!is_cut).then_some("only transformers are cut at their layers")
+}
+
+/// The same where each stage is on another device.
+pub(crate) fn why_not_over_devices(manifest: &RunManifest) -> Option<&'static str> {
+    let tied = "its head is the embedding's table, which the first and the last device would have to share";
+    why_not_cut(manifest).or(manifest.model.tied_head.then_some(tied))
 }
 
 impl Engine {
@@ -56,7 +56,7 @@ impl Engine {
         stages: &[StageOnDevice],
         options: TrainingOptions,
     ) -> Result<Engine, TrainingError> {
-        if let Some(reason) = why_not_cut(manifest) {
+        if let Some(reason) = why_not_over_devices(manifest) {
             return Err(TrainingError::NotCut(reason.to_owned()));
         }
         if let Some(base) = &base {

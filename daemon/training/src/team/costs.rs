@@ -136,6 +136,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_table_that_is_embedding_and_head_is_counted_once() {
+        let model = ModelSpec { layers: 4, width: 64, heads: 2, feed_forward: 96, context: 32, ..ModelSpec::default() };
+        let mut manifest = RunManifest { model, ..RunManifest::default() };
+        (manifest.model.vocabulary, manifest.optimizer.batch_sequences) = (5000, 4);
+        for rank in [0, 2] {
+            manifest.lora.rank = rank;
+            let options = TrainingOptions { micro_batch: Some(1), ..TrainingOptions::default() };
+            let both = [false, true].map(|tied_head| {
+                manifest.model.tied_head = tied_head;
+                costs(&manifest, &options, 1, Wire::F32, true).0
+            });
+            let [untied, tied] = &both;
+            // Parameters, gradient and two moments; or the frozen table alone.
+            let table = 5000 * 64 * 4 * if rank == 0 { 4 } else { 1 };
+            assert_eq!(untied.embedding.bytes, table);
+            assert_eq!(untied.head.bytes - tied.head.bytes, table);
+            let rows_of_a_batch = if rank == 0 { 4 * 32 * 64 * 4 } else { 0 };
+            assert_eq!(tied.embedding.bytes - untied.embedding.bytes, rows_of_a_batch);
+            assert_eq!((tied.head.operations, &tied.layer), (untied.head.operations, &untied.layer));
+        }
+    }
+
+    #[test]
     fn the_microbatches_of_a_batch_have_its_tokens_together() {
         let model = ModelSpec { layers: 4, width: 64, heads: 2, feed_forward: 96, context: 32, ..ModelSpec::default() };
         let mut manifest = RunManifest { model, ..RunManifest::default() };

@@ -184,7 +184,7 @@ impl Replica for TeamReplica {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
-        let whole = |(number, batch)| Piece(Microbatch { batch, lane: 0, is_first: number == 0 });
+        let whole = |(number, batch)| Piece(Microbatch { batch, lane: 0, is_first: number == 0, is_last: false });
         let pieces: Vec<Piece> = parts(batch, self.parts.micro_batch).enumerate().map(whole).collect();
         let microbatches = pieces.len() as u32;
         let owner = &mut *self.owner();

@@ -15,6 +15,8 @@ use super::*;
 use crate::engine::{Engine, TrainingError, TrainingOptions};
 use crate::{BaseWeights, Corpus, Device, EngineState, StepReport};
 
+mod tied;
+
 /// Who is told what is said to whom: all machines of a team.
 #[derive(Clone, Default)]
 struct Switchboard(Arc<Mutex<BTreeMap<PeerId, Told>>>);
