@@ -9,6 +9,7 @@ use anyhow::Context;
 use murmur_protocol::RunManifest;
 use murmur_protocol::team::Wire;
 use murmur_training::TrainingOptions;
+use murmur_training::ops::Kernels;
 use murmur_training::team::captain_needs;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -93,7 +94,7 @@ fn no_helper(log: &Path) -> Failure {
 /// Settings of a captain that has room for its share of the layers and no more, so that its helpers have something to do: on one
 /// machine the fastest cut would be none.
 pub(super) fn captain_settings(manifest: &RunManifest, helpers: usize, threads: usize) -> String {
-    let (least, layer) = captain_needs(manifest, &TrainingOptions::default(), (Wire::Codes8, threads));
+    let (least, layer) = captain_needs(manifest, &TrainingOptions::default(), (Wire::Codes8, threads, Kernels::Fused));
     let own = u64::from(manifest.model.layers) / (helpers as u64 + 1);
     let bytes = least + own * layer + layer / 2;
     format!("[training]\nmemory_gigabytes = {:.6}\n", bytes as f64 / 1e9)

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use candle_core::Device;
 use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::numerics::StreamCodec;
 use murmur_protocol::team::{CaptainEvent, Cut, CutStage, LayerRange, Outcome, StateKind, StepFactors, Stream, Wire};
@@ -16,7 +15,7 @@ use super::kept::{Kept, pieces};
 use super::part::{PartOutput, Piece, TeamPart, base_tensors, layouts};
 use super::state::{PartState, StateError};
 use super::streams::{decoded, encoded};
-use crate::engine::{TrainingError, TrainingOptions};
+use crate::engine::{StageDevice, TrainingError, TrainingOptions};
 use crate::model::{Evaluation, StageSpec};
 use crate::ops::base_weights::BaseWeights;
 use crate::pretrained::PretrainedBase;
@@ -75,7 +74,7 @@ pub(super) struct Passing {
 pub(super) struct CaptainModel {
     manifest: RunManifest,
     base: TeamBase,
-    device: Device,
+    device: StageDevice,
     threads: usize,
     options: TrainingOptions,
     codec: (StreamCodec, usize),
@@ -115,7 +114,7 @@ impl CaptainModel {
     pub(super) fn new(
         manifest: RunManifest,
         base: TeamBase,
-        (device, threads): (Device, usize),
+        (device, threads): (StageDevice, usize),
         options: TrainingOptions,
         wire: Wire,
     ) -> CaptainModel {

@@ -1,12 +1,11 @@
 //! One part of a model on one machine of a team: it does what it is ordered to, a microbatch or a step at a time, and decides
 //! nothing.
 
-use candle_core::Device;
 use murmur_protocol::{ModelLayout, RunManifest};
 
 use super::state::PartState;
 use crate::data::{Batch, TokenBatch};
-use crate::engine::cut::{stage_on_device, why_not_cut};
+use crate::engine::cut::{StageDevice, stage_on_device, why_not_cut};
 use crate::engine::{TrainingError, TrainingOptions};
 use crate::model::lora::lora_layout;
 use crate::model::stage::{BackwardOutput, Evaluated, StageSpec};
@@ -89,7 +88,7 @@ impl TeamPart {
         manifest: &RunManifest,
         spec: StageSpec,
         base: Option<BaseWeights>,
-        (device, threads): (&Device, usize),
+        (device, threads): (&StageDevice, usize),
         options: &TrainingOptions,
     ) -> Result<TeamPart, TrainingError> {
         if let Some(reason) = why_not_cut(manifest) {
@@ -102,7 +101,7 @@ impl TeamPart {
             return Err(TrainingError::WrongLength { what: "the base", expected: lengths.weights, actual });
         }
         let model = Transformer::of_stage(&manifest.model, spec.clone());
-        let stage = stage_on_device(manifest, model, base, device, threads.max(1), &options)?;
+        let stage = stage_on_device(manifest, model, base, (device, threads.max(1)), &options)?;
         let (width, has_lanes) = (manifest.model.width as usize, device.is_cpu());
         Ok(TeamPart { stage, spec, lengths, width, has_lanes, has_begun: false })
     }

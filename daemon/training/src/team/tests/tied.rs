@@ -21,7 +21,7 @@ fn a_team_with_a_tied_head_trains_with_the_bits_of_one_machine_wherever_it_is_cu
     ] {
         let manifest = tied(has_adapters, kind);
         // As many layers as there is room for: from none to all but those that helpers have.
-        let (least, layer) = captain_needs(&manifest, &options, (Wire::F32, 1));
+        let (least, layer) = captain_needs(&manifest, &options, (Wire::F32, 1, Kernels::Fused));
         for layers in [0, 2, 5] {
             let mut whole = alone(&manifest, options);
             let memory = least + layer / 2 + layers * layer;
