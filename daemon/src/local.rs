@@ -207,21 +207,29 @@ impl Swarm<'_> {
     /// What came of it; nothing where Ctrl-C has ended it.
     async fn run(self) -> anyhow::Result<Option<Ended>> {
         let (lines, mut heard) = mpsc::channel(LINES_MAX);
-        let mut lenders = Vec::new();
-        for number in 0..self.options.helpers {
-            lenders.push(Lender::start(&self.folder.join(format!("helper-{number}")), self.threads()).await?);
-        }
+        // From now on: without it the first Ctrl-C would leave processes behind that begin or are still ending.
+        let mut signals = Signals::new();
+        let lenders = tokio::select! {
+            lenders = self.lenders() => lenders?,
+            () = signals.first() => {
+                // Helpers that have begun are killed: nobody has given them anything.
+                if self.is_new {
+                    remove_unused(&self.folder);
+                }
+                note("Ctrl-C: no daemon had begun, and its helpers have ended");
+                return Ok(None);
+            }
+        };
         let mut children = vec![self.spawn(0, None, &lenders, &lines)?];
         let counts = (usize::from(self.options.nodes), lenders.len());
         let view = View::new(self.options.format, self.floor, counts, &self.manifest);
         let mut traffic = Traffic::default();
         let mut ticks = tokio::time::interval(VIEW_PERIOD);
-        // From now on: without it the first Ctrl-C would leave daemons behind that are still ending.
-        let mut signals = Signals::new();
         let founder = tokio::select! {
             founder = self.wait_for_founder(&mut children, &mut heard) => founder?,
             () = signals.first() => {
                 self.stop(&mut children, &mut heard, &view, &mut signals).await;
+                end_all(lenders).await;
                 return self.conclude(&children, &traffic, &view).map(|_| None);
             }
         };
@@ -264,20 +272,30 @@ impl Swarm<'_> {
             }
         }
         self.stop(&mut children, &mut heard, &view, &mut signals).await;
-        // After their captain, which lets them go.
-        for lender in lenders {
-            lender.end().await;
-        }
+        end_all(lenders).await;
         view.draw_last(&children);
         let summary = self.conclude(&children, &traffic, &view)?;
         let tried = course.end();
         Ok((!is_interrupted).then_some(Ended { folder: self.folder.clone(), summary, tried }))
     }
 
+    /// The captain's helpers, which listen.
+    async fn lenders(&self) -> anyhow::Result<Vec<Lender>> {
+        let mut lenders = Vec::new();
+        for number in 0..self.helpers() {
+            lenders.push(Lender::start(&self.folder.join(format!("helper-{number}")), self.threads()).await?);
+        }
+        Ok(lenders)
+    }
+
+    fn helpers(&self) -> u8 {
+        self.options.helpers.unwrap_or(0)
+    }
+
     /// Of each process.
     fn threads(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let processes = usize::from(self.options.nodes) + usize::from(self.options.helpers);
+        let processes = usize::from(self.options.nodes) + usize::from(self.helpers());
         self.options.threads.unwrap_or_else(|| (cores / processes).max(1))
     }
 
@@ -438,6 +456,13 @@ impl Swarm<'_> {
         let code = ended.map_or(ExitCode::Failure, ExitCode::of);
         let hint = said("hint: ").unwrap_or_else(|| format!("their logs are in {}", self.folder.display()));
         Failure::new(code, format!("the daemons did not start: {reason}")).hint(hint).into()
+    }
+}
+
+/// After their captain, which lets them go.
+async fn end_all(lenders: Vec<Lender>) {
+    for lender in lenders {
+        lender.end().await;
     }
 }
 

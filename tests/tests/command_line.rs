@@ -275,4 +275,6 @@ fn local_refuses_what_cannot_work_before_it_starts_anything() {
     assert!(message.contains("…/absent.txt"), "{message}");
     let (code, _) = failure(folder.path(), &["local", "-n", "0"]);
     assert_eq!(code, 2);
+    let (code, message) = failure(folder.path(), &["local", "--helper", "0"]);
+    assert!(code == 2 && message.contains("leave it out for a swarm without a team"), "{message}");
 }

@@ -1,9 +1,11 @@
 //! `murmur local`: real daemons as children, one merged view, a summary, and nothing left behind.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use murmur_tests::{TINY_RUN, murmur, output_of, write_run};
+use murmur_tests::{TINY_RUN, at_once, end_of, murmur, output_of, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
@@ -70,6 +72,63 @@ fn a_local_team_is_a_captain_and_its_helpers_and_all_end_with_it() {
         let log = std::fs::read_to_string(swarm.join(helper).join("log/daemon.log")).unwrap_or_default();
         assert!(log.contains("ended"), "{helper} has not ended in order: {log}");
     }
+}
+
+#[test]
+fn ctrl_c_ends_a_local_team_with_all_of_its_processes_whenever_it_comes() {
+    let _turn = murmur_tests::turn::computes();
+    at_once([false, true], ends_at_ctrl_c);
+}
+
+/// While its helper begins, or once it trains.
+fn ends_at_ctrl_c(trains: bool) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), &TINY_RUN.replace("layers = 1", "layers = 3"));
+    let swarm = folder.path().join("swarm");
+    let mut command = murmur(MURMUR);
+    command.args(["local", "--helper", "1", "--steps", "1000000", "--format", "json", "--directory"]);
+    command.arg(&swarm).arg(&run_file).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+    let helper_log = swarm.join("helper-0/log/daemon.log");
+    if trains {
+        let has_steps = |line: &str| {
+            let line: Value = serde_json::from_str(line).unwrap_or_default();
+            line.pointer("/line/status/steps").and_then(Value::as_u64) > Some(5)
+        };
+        assert!(lines.any(|line| has_steps(&line.expect("UTF-8"))), "it takes steps");
+    } else {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !helper_log.exists() {
+            assert!(Instant::now() < deadline, "no helper begins");
+            std::thread::yield_now();
+        }
+    }
+    let sent = Command::new("kill").args(["-INT", &process.id().to_string()]).status().expect("kill is there");
+    assert!(sent.success());
+    // It writes until it ends.
+    let rest = std::thread::spawn(move || lines.map_while(Result::ok).last());
+    let output = end_of(process);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {errors}", output.status);
+    let last = rest.join().expect("read").unwrap_or_default();
+    if trains {
+        assert!(last.contains("\"summary\""), "{last}");
+        let log = std::fs::read_to_string(&helper_log).unwrap_or_default();
+        assert!(log.trim_end().ends_with("ended"), "the helper ends in order: {log}");
+    } else {
+        assert!(errors.trim_end().ends_with("Ctrl-C: no daemon had begun, and its helpers have ended"), "{errors}");
+        assert!(!swarm.exists(), "nothing has begun there");
+    }
+    assert_eq!(processes_with(&swarm), Vec::<String>::new());
+}
+
+/// What was started with a path, and lives; nothing where the system does not tell.
+fn processes_with(path: &Path) -> Vec<String> {
+    let path = path.to_str().expect("UTF-8");
+    let folders = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let commands = folders.filter_map(|folder| std::fs::read_to_string(folder.path().join("cmdline")).ok());
+    commands.filter(|command| command.contains(path)).collect()
 }
 
 const SIDE: u32 = 10;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use murmur::observe::report::NodeReport;
 use murmur_protocol::team::Wire;
 use murmur_tests::{Daemon, Helper, at_once, output_of, run, write_run};
+use murmur_training::ops::Kernels;
 
 use crate::MURMUR;
 
@@ -56,12 +57,18 @@ impl Place {
         write_run(self.folder.path(), &format!("{LAYERED_RUN}{more}"))
     }
 
+    /// The same with a head that is the embedding's table, as small models have it.
+    fn tied_run_file(&self, more: &str) -> PathBuf {
+        let tied = LAYERED_RUN.replace("[model]", "[model]\ntied_head = true");
+        write_run(self.folder.path(), &format!("{tied}{more}"))
+    }
+
     /// Settings of a captain that has room for embedding and head, and for none of the layers.
     fn settings(&self, run_file: &Path) -> PathBuf {
         let path = self.at("captain.toml");
         let manifest = murmur::settings::load_run_manifest(run_file).expect("a run file");
         let options = murmur_training::TrainingOptions::default();
-        let (least, layer) = murmur_training::team::captain_needs(&manifest, &options, (Wire::F32, 1));
+        let (least, layer) = murmur_training::team::captain_needs(&manifest, &options, (Wire::F32, 1, Kernels::Fused));
         let memory = (least + layer / 2) as f64 / 1e9;
         let training = format!("stream_bits = 32\nevaluate_every = 20\nmemory_gigabytes = {memory:.6}\n");
         let text = format!("[training]\n{training}[checkpoint]\nevery_seconds = 5\n");
@@ -71,10 +78,14 @@ impl Place {
 
     /// The base of adapters: a model of this run in the form of Hugging Face's.
     fn base(&self) -> PathBuf {
+        self.base_of(&self.run_file(""))
+    }
+
+    /// The same of a run.
+    fn base_of(&self, run_file: &Path) -> PathBuf {
         let (data, base) = (self.at("trained"), self.at("base"));
-        let run_file = self.run_file("");
         let trained =
-            Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "20", "--exit"]).wait_for_end();
+            Daemon::spawn(MURMUR, &data, &["start", text(run_file), "--steps", "20", "--exit"]).wait_for_end();
         assert!(trained.status.success(), "{}", trained.errors);
         let exported = run(MURMUR, &["export", text(&data), "--to", text(&base)]);
         assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
@@ -92,13 +103,19 @@ fn checkpoint(data: &Path) -> [Vec<u8>; 2] {
 #[test]
 fn a_captain_and_a_helper_train_with_the_bits_of_one_machine() {
     let _turn = murmur_tests::turn::computes();
-    at_once([false, true], trains_with_the_bits_of_one_machine);
+    at_once([false, true], |with_base| trains_with_the_bits_of_one_machine(with_base, Place::run_file));
 }
 
-fn trains_with_the_bits_of_one_machine(with_base: bool) {
+#[test]
+fn a_model_whose_head_is_the_embedding_trains_in_a_team_with_the_bits_of_one_machine() {
+    let _turn = murmur_tests::turn::computes();
+    at_once([false, true], |with_base| trains_with_the_bits_of_one_machine(with_base, Place::tied_run_file));
+}
+
+fn trains_with_the_bits_of_one_machine(with_base: bool, write: fn(&Place, &str) -> PathBuf) {
     let place = Place::new();
-    let base = with_base.then(|| place.base());
-    let run_file = place.run_file(if with_base { ADAPTERS } else { "" });
+    let base = with_base.then(|| place.base_of(&write(&place, "")));
+    let run_file = write(&place, if with_base { ADAPTERS } else { "" });
     let (data, alone) = (place.at("captain"), place.at("alone"));
     let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
     let (settings, line) = (place.settings(&run_file), helper.line());
@@ -156,8 +173,12 @@ fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_
 #[test]
 fn another_helper_takes_the_layers_of_one_that_was_killed() {
     let _turn = murmur_tests::turn::computes();
+    at_once([false, true], takes_the_layers_of_one_that_was_killed);
+}
+
+fn takes_the_layers_of_one_that_was_killed(is_tied: bool) {
     let place = Place::new();
-    let run_file = place.run_file("");
+    let run_file = if is_tied { place.tied_run_file("") } else { place.run_file("") };
     let settings = place.settings(&run_file);
     let ports = [Helper::free_port(), Helper::free_port()];
     let helpers = [0, 1].map(|number| Helper::spawn(MURMUR, &place.at(&format!("helper{number}")), ports[number], &[]));

@@ -28,9 +28,9 @@ pub struct LocalOptions {
         value_name = "N", help_heading = TRAINING, value_parser = whole::<u16>(1..=64, ""))]
     pub nodes: u16,
     /// Helpers of the first daemon, which is then the captain of a team: each holds some of the model's layers.
-    #[arg(long = "helper", default_value = "0", value_name = "N", conflicts_with = "against", help_heading = TRAINING,
-        value_parser = whole::<u8>(0..=HELPERS_MAX as u64, ""))]
-    pub helpers: u8,
+    #[arg(long = "helper", value_name = "N", conflicts_with = "against", help_heading = TRAINING,
+        value_parser = whole::<u8>(1..=HELPERS_MAX as u64, "; leave it out for a swarm without a team"))]
+    pub helpers: Option<u8>,
     /// Steps of each daemon [default: the run's schedule.total_steps, or 1200].
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = whole::<u64>(1..=1_000_000_000, "; leave it out for the run's own"))]

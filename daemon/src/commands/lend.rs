@@ -22,6 +22,7 @@ use crate::process::stats::available_memory;
 use crate::settings::{NetworkSettings, NodeSettings, TrainingSettings};
 use crate::setup::devices::Devices;
 use crate::store::{DataDirectory, LENDING};
+use crate::team::captain::stage_device;
 use crate::team::lending::{Helper, Lending, secret_at};
 
 /// Where helpers listen, so that a daemon on the same machine has the port next to it.
@@ -63,7 +64,7 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
         listen: listen(options)?,
         caps,
         kept_for: Duration::from_secs_f64(60.0 * options.keep_minutes),
-        stage: HelperStage::new(device.clone(), threads, training),
+        stage: HelperStage::new(stage_device(device)?, threads, training),
         offer: offer.clone(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()

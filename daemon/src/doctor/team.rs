@@ -6,6 +6,7 @@ use murmur_protocol::team::bounds::GAIN_MIN;
 use murmur_protocol::team::{Cut, Link, ModelCosts, Place, Wire, cut};
 use murmur_protocol::{HelperLine, PeerId, RunManifest};
 use murmur_training::TrainingOptions;
+use murmur_training::ops::Kernels;
 use murmur_training::team::costs;
 use tokio::runtime::Runtime;
 
@@ -44,12 +45,15 @@ pub(crate) fn check_team(
         return None;
     }
     let (wire, threads) = (captain::wire(settings), rayon::current_num_threads());
-    let (costs, microbatches) = planned(manifest, &options, (wire, threads), device.is_cpu());
+    let kernels = if device.is_cpu() { Kernels::Fused } else { Kernels::Cuda };
+    let (costs, microbatches) = planned(manifest, &options, (wire, threads, kernels));
     let of_machine = captain::place(&Own { manifest, ..own });
     let step = |seconds: f64| operations(&costs, microbatches) / seconds;
     let speed = match alone {
         Some(measured) => step(measured.step_seconds),
-        None => own_speed(&short, settings, (&options, wire, threads)).unwrap_or(of_machine.operations_per_second),
+        None => {
+            own_speed(&short, settings, (&options, wire, threads, kernels)).unwrap_or(of_machine.operations_per_second)
+        }
     };
     // The fastest of its ways says what its own link bears at least.
     let rate =
@@ -71,10 +75,9 @@ pub(crate) fn check_team(
 fn planned(
     manifest: &RunManifest,
     options: &TrainingOptions,
-    (wire, threads): (Wire, usize),
-    is_on_cpu: bool,
+    (wire, threads, kernels): (Wire, usize, Kernels),
 ) -> (ModelCosts, u32) {
-    let (costs, lanes) = costs(manifest, options, threads, wire, is_on_cpu);
+    let (costs, lanes) = costs(manifest, options, threads, wire, kernels);
     (costs, lanes.iter().sum::<usize>() as u32)
 }
 
@@ -88,10 +91,10 @@ fn operations(costs: &ModelCosts, microbatches: u32) -> f64 {
 fn own_speed(
     short: &RunManifest,
     settings: &NodeSettings,
-    (options, wire, threads): (&TrainingOptions, Wire, usize),
+    (options, wire, threads, kernels): (&TrainingOptions, Wire, usize, Kernels),
 ) -> Option<f64> {
     let measured = machine::check_machine(short, settings, &mut Vec::new())?;
-    let (costs, microbatches) = planned(short, options, (wire, threads), true);
+    let (costs, microbatches) = planned(short, options, (wire, threads, kernels));
     Some(operations(&costs, microbatches) / measured.step_seconds)
 }
 

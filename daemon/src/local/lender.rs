@@ -9,6 +9,7 @@ use anyhow::Context;
 use murmur_protocol::RunManifest;
 use murmur_protocol::team::Wire;
 use murmur_training::TrainingOptions;
+use murmur_training::ops::Kernels;
 use murmur_training::team::captain_needs;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -95,7 +96,7 @@ fn no_helper(log: &Path) -> Failure {
 pub(super) fn captain_settings(manifest: &RunManifest, helpers: usize, threads: usize) -> String {
     // Of a model that is not cut: the captain says so.
     let Some(model) = manifest.model.transformer() else { return String::new() };
-    let (least, layer) = captain_needs(manifest, &TrainingOptions::default(), (Wire::Codes8, threads));
+    let (least, layer) = captain_needs(manifest, &TrainingOptions::default(), (Wire::Codes8, threads, Kernels::Fused));
     let own = u64::from(model.layers) / (helpers as u64 + 1);
     let bytes = least + own * layer + layer / 2;
     format!("[training]\nmemory_gigabytes = {:.6}\n", bytes as f64 / 1e9)

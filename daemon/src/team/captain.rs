@@ -11,7 +11,7 @@ use murmur_protocol::{HelperLine, RunManifest};
 use murmur_training::measure::timed_product;
 use murmur_training::ops::Kernels;
 use murmur_training::team::{self, TeamOptions, TeamView, Told, facts};
-use murmur_training::{Device, MemoryEstimate, TrainingOptions, free_memory};
+use murmur_training::{Device, MemoryEstimate, StageDevice, TrainingOptions, free_memory};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -24,6 +24,7 @@ use crate::console::{Console, human_bytes, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::process::stats::available_memory;
 use crate::settings::{LimitsSettings, NodeSettings};
+use crate::setup::devices::name;
 
 /// From one attempt to reach a helper to the next, at first and at most: it may be started anew at any time.
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -196,10 +197,9 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
         };
         runtime.spawn(reach.clone().keep(line, link, carrier.clone(), told.clone()));
     }
-    let place = place(own);
-    let wire = wire(settings);
-    let threads = rayon::current_num_threads();
-    let (least, _) = team::captain_needs(manifest, &own.options, (wire, threads));
+    let (place, device) = (place(own), stage_device(own.device)?);
+    let with = (wire(settings), rayon::current_num_threads(), device.kernels());
+    let (least, _) = team::captain_needs(manifest, &own.options, with);
     if place.memory_bytes < least {
         let (least, free) = (human_bytes(least), human_bytes(place.memory_bytes));
         let message = format!("a captain of this run takes at least {least} for embedding and head, and has {free}");
@@ -207,7 +207,8 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
             .hint("give training.memory_gigabytes more, close other programs, or let the larger machine be the captain")
             .into());
     }
-    let fits_here = team::fits_here(manifest, &own.options, (wire, threads), &place);
+    let fits_here = team::fits_here(manifest, &own.options, with, &place);
+    let (wire, threads, _) = with;
     let (console, (events_to, events)) = (*console, mpsc::channel(EVENTS_MAX));
     let on_notice = move |notice: &TeamNotice| {
         if let Some(text) = words::of_captain(notice, fits_here) {
@@ -221,7 +222,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
     };
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let options = TeamOptions {
-        device: own.device.clone(),
+        device,
         threads,
         wire,
         place,
@@ -235,6 +236,17 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
     };
     let source = TeamSource { view, counter };
     Ok((options, Helpers { source, throttle, events: Some(events), runtime: Some(runtime) }))
+}
+
+/// A device as teams compute on it.
+///
+/// # Errors
+/// When it cannot compute layers alone.
+pub(crate) fn stage_device(device: &Device) -> Result<StageDevice, Failure> {
+    StageDevice::open(device).map_err(|error| {
+        Failure::new(ExitCode::Settings, format!("{} cannot compute a part of a model: {error}", name(device)))
+            .hint("use --device cpu")
+    })
 }
 
 /// What limits of the node do not hold for its team.

@@ -33,7 +33,7 @@ mod team;
 mod timed;
 mod transfers;
 
-pub use cut::{StageOnDevice, why_not_cut};
+pub use cut::{StageDevice, StageOnDevice, why_not_cut};
 pub use gradient::BatchGradient;
 pub use options::{Precision, TOKENS_AT_ONCE, TrainingOptions};
 pub use state::{Counters, EngineState, GradientAverage};
@@ -208,7 +208,7 @@ impl Engine {
     }
 
     /// Of a replica, which takes so many batches of the run's size at every step.
-    fn around(
+    pub(crate) fn around(
         manifest: &RunManifest,
         corpus: Corpus,
         node: [u8; 32],

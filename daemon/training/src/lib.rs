@@ -31,8 +31,8 @@ pub use data::table::{NewRows, TableStatistics};
 pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError, free_memory};
 pub use engine::{
-    Counters, Engine, EngineState, GradientAverage, Precision, StageOnDevice, StepReport, Taken, TrainingError,
-    TrainingOptions, why_not_cut,
+    Counters, Engine, EngineState, GradientAverage, Precision, StageDevice, StageOnDevice, StepReport, Taken,
+    TrainingError, TrainingOptions, why_not_cut,
 };
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;

@@ -148,6 +148,15 @@ impl MemoryEstimate {
             }
             ModelSpec::Mlp(_) | ModelSpec::Cnn(_) => image_classifier(&manifest.model, sequences, kernels),
         };
+        // Of a tied table that is trained, the rows of a batch's tokens once more.
+        let embeds = part.is_none_or(|(stage, _)| stage.embeds);
+        let rows_of_table = match (kernels, &manifest.model) {
+            (Kernels::Fused, ModelSpec::Transformer(spec)) if spec.tied_head && embeds && !lora => {
+                let tokens = examples as u64 * u64::from(spec.context);
+                tokens.min(u64::from(spec.vocabulary)) * u64::from(spec.width)
+            }
+            _ => 0,
+        };
         let is_decoded = lora && kernels == Kernels::Fused && manifest.lora.base_bits < 32;
         // Each thread keeps the place of what it has decoded, and any may compute a lane.
         let decoded = if is_decoded { lanes.max(threads as u64) * decoded_values(&of_base()) } else { 0 };
@@ -161,7 +170,7 @@ impl MemoryEstimate {
             parameters: VALUE * (trained + beside + rounded + under_way),
             gradient: VALUE * (lanes * trained + of_frozen),
             moments: VALUE * (moments + outer),
-            activations: VALUE * (activations + scratch + decoded),
+            activations: VALUE * (activations + scratch + decoded + rows_of_table),
             copies: VALUE * copies,
             process: PROCESS,
         }

@@ -9,7 +9,7 @@ use murmur_protocol::RunManifest;
 use murmur_protocol::team::arrange::{Costs, Order, arrange};
 use murmur_protocol::team::schedule::{busy, in_flight};
 
-use crate::engine::cut::why_not_cut;
+use crate::engine::cut::why_not_over_devices;
 use crate::engine::options::TrainingOptions;
 use crate::measure::operations_of_stage;
 use crate::memory::MemoryEstimate;
@@ -70,7 +70,7 @@ pub enum NoCut {
 /// # Errors
 /// When the model cannot be cut, or no cut fits.
 pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) -> Result<Cut, NoCut> {
-    if let Some(reason) = why_not_cut(manifest) {
+    if let Some(reason) = why_not_over_devices(manifest) {
         return Err(NoCut::Model(reason));
     }
     if places.iter().any(|place| place.kernels == Kernels::Composed) {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use candle_core::Device;
-use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::{ModelLayout, RunManifest};
 
 use super::{Engine, TrainingError, TrainingOptions, check_length};
@@ -26,15 +25,55 @@ pub struct StageOnDevice {
     pub stage: StageSpec,
 }
 
-/// Why the model of a run is not cut into stages; `None` where it may be.
-pub fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
-    match &manifest.model {
-        ModelSpec::Mlp(_) | ModelSpec::Cnn(_) => Some("only transformers are cut at their layers"),
-        ModelSpec::Transformer(spec) if spec.tied_head => {
-            Some("its head is the embedding's table, which the first and the last stage would have to share")
+/// A device that computes stages.
+#[derive(Clone)]
+pub struct StageDevice(Processor);
+
+#[derive(Clone)]
+enum Processor {
+    Host,
+    Gpu(Arc<dyn Accelerator>),
+}
+
+impl StageDevice {
+    /// The machine's own processor.
+    pub const CPU: StageDevice = StageDevice(Processor::Host);
+
+    /// Opens a device; a GPU is compared with the CPU before.
+    ///
+    /// # Errors
+    /// When it has no kernels for stages.
+    pub fn open(device: &Device) -> Result<StageDevice, TrainingError> {
+        if device.is_cpu() {
+            return Ok(StageDevice::CPU);
         }
-        ModelSpec::Transformer(_) => None,
+        gpu::accelerator(device).map(StageDevice::of_gpu).map_err(TrainingError::NotCut)
     }
+
+    pub(crate) fn of_gpu(accelerator: Arc<dyn Accelerator>) -> StageDevice {
+        StageDevice(Processor::Gpu(accelerator))
+    }
+
+    /// Whether it is the machine's own processor.
+    pub fn is_cpu(&self) -> bool {
+        matches!(self.0, Processor::Host)
+    }
+
+    /// What computes a transformer there.
+    pub fn kernels(&self) -> Kernels {
+        if self.is_cpu() { Kernels::Fused } else { Kernels::Cuda }
+    }
+}
+
+/// Why the model of a run is not cut into stages; `None` where it may be, by a team whose captain has both ends.
+pub fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
+    manifest.model.transformer().is_none().then_some("only transformers are cut at their layers")
+}
+
+/// The same where each stage is on another device.
+pub(crate) fn why_not_over_devices(manifest: &RunManifest) -> Option<&'static str> {
+    let tied = "its head is the embedding's table, which the first and the last device would have to share";
+    why_not_cut(manifest).or(transformer_of(manifest).tied_head.then_some(tied))
 }
 
 impl Engine {
@@ -55,7 +94,7 @@ impl Engine {
         stages: &[StageOnDevice],
         options: TrainingOptions,
     ) -> Result<Engine, TrainingError> {
-        if let Some(reason) = why_not_cut(manifest) {
+        if let Some(reason) = why_not_over_devices(manifest) {
             return Err(TrainingError::NotCut(reason.to_owned()));
         }
         if let Some(base) = &base {
@@ -72,7 +111,8 @@ impl Engine {
             let end = first + model.layout().parameters();
             let weights = base.as_ref().map(|base| base.part(first..end));
             first = end;
-            built.push(stage_on_device(manifest, model, weights, device, threads, &options)?);
+            let device = StageDevice::open(device)?;
+            built.push(stage_on_device(manifest, model, weights, (&device, threads), &options)?);
         }
         let layout = model::trained_layout(manifest);
         let parts = InParts::of(manifest, &options, on_cpu == stages.len());
@@ -90,16 +130,13 @@ pub(crate) fn stage_on_device(
     manifest: &RunManifest,
     model: Transformer,
     base: Option<BaseWeights>,
-    device: &Device,
-    threads: usize,
+    (device, threads): (&StageDevice, usize),
     options: &TrainingOptions,
 ) -> Result<Box<dyn Stage>, TrainingError> {
-    if device.is_cpu() {
-        return on_host(manifest, model, base, threads, options);
+    match &device.0 {
+        Processor::Host => on_host(manifest, model, base, threads, options),
+        Processor::Gpu(accelerator) => on_gpu(manifest, &model, base, accelerator.clone(), options),
     }
-    let accelerator = gpu::accelerator(device).map_err(TrainingError::NotCut)?;
-    let stage = model.stage().clone();
-    on_gpu(manifest, &stage, &model, base, accelerator, options)
 }
 
 /// A stage on the CPU, from its own weights of the base where there is one.
@@ -130,7 +167,6 @@ fn on_host(
 /// The same in the memory of a GPU.
 fn on_gpu(
     manifest: &RunManifest,
-    stage: &StageSpec,
     model: &Transformer,
     base: Option<BaseWeights>,
     device: Arc<dyn Accelerator>,
@@ -152,7 +188,7 @@ fn on_gpu(
         let drawn = || begin(model.layout(), &|| model.initial_parameters(seed));
         (None, model.layout().clone(), base.map_or_else(drawn, BaseWeights::into_exact))
     };
-    let trained = Trained { stage: stage.clone(), layout, base };
+    let trained = Trained { stage: model.stage().clone(), layout, base };
     let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);
     let optimizer = manifest.optimizer.clone();
     let replica = GpuReplica::new(device, transformer_of(manifest), trained, &parameters, optimizer, at_once, options)?;

@@ -246,7 +246,7 @@ fn the_estimate_is_what_is_allocated() -> Result<()> {
             let (_, gpu) = pair(&spec, device.clone(), &options)?;
             let sets = if spec.layers_without_rope.is_empty() { 1 } else { 2 };
             let (before, tables) = (device.allocated(), sets * spec.context * spec.resolved_head_width());
-            let microbatch = Microbatch { batch: batch(&spec, 2, 1), lane: 0, is_first: true };
+            let microbatch = Microbatch { batch: batch(&spec, 2, 1), lane: 0, is_first: true, is_last: true };
             let mut stage = GpuStage::new(gpu);
             (0..passes).try_for_each(|_| stage.forward(&microbatch, None).map(drop))?;
             (0..passes).try_for_each(|_| stage.backward(&microbatch, None, 0.1).map(drop))?;

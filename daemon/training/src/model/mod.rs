@@ -44,6 +44,8 @@ pub struct Task {
     pub share: f32,
     /// What happens to the values already there.
     pub write: Write,
+    /// Whether nothing is added to the gradient after this: of a tied table the parts of head and embedding come together then.
+    pub is_last: bool,
     /// Threads that matrix products are shared out among. Bits do not depend on it.
     pub threads: usize,
 }
@@ -51,7 +53,7 @@ pub struct Task {
 impl Task {
     /// On all of rayon's threads.
     pub fn alone(share: f32, write: Write) -> Task {
-        Task { share, write, threads: rayon::current_num_threads() }
+        Task { share, write, is_last: true, threads: rayon::current_num_threads() }
     }
 }
 

@@ -15,7 +15,8 @@ use crate::data::TokenBatch;
 pub struct StageSpec {
     /// Its blocks, by their numbers in the whole model.
     pub layers: Range<u32>,
-    /// Whether it reads tokens, with the embedding: the first one does.
+    /// Whether it reads tokens, with the embedding: the first one does. So may the last one, where the two are one: see
+    /// [`StageSpec::is_parted`].
     pub embeds: bool,
     /// Whether it computes losses, with the last norm and the head: the last one does.
     pub predicts: bool,
@@ -25,6 +26,18 @@ impl StageSpec {
     /// All of the model.
     pub fn whole(spec: &TransformerModel) -> StageSpec {
         StageSpec { layers: 0..spec.layers, embeds: true, predicts: true }
+    }
+
+    /// Both ends of the model: the embedding, and from this layer on all others with the head.
+    pub fn ends(spec: &TransformerModel, first: u32) -> StageSpec {
+        StageSpec { layers: first..spec.layers, embeds: true, predicts: true }
+    }
+
+    /// Whether other stages are between its embedding and its layers. Such a stage has two forwards and two backwards: given no
+    /// stream it embeds, given the gradient of what that gave it gives the embedding its own; else it is its layers. On one
+    /// machine they have the parameters of both, so that a tied head reads the embedding's table.
+    pub fn is_parted(&self) -> bool {
+        self.embeds && self.layers.start > 0
     }
 
     /// The stages that begin at layer 0 and at each of `cuts`.
@@ -178,6 +191,71 @@ mod tests {
         }
         let all = |values: fn(&Holder) -> &Vec<f32>| holders.iter().flat_map(values).copied().collect();
         (all(|holder| &holder.parameters), all(|holder| &holder.gradient), numbers)
+    }
+
+    /// The captain of a team, whose first forward embeds and whose second one is its layers, around a stage of another machine; or
+    /// all of a model with a tied head on one: both with the same microbatches and orders.
+    #[test]
+    fn a_tied_table_has_the_same_bits_however_both_ends_are_interleaved() {
+        let spec = TransformerModel {
+            layers: 3,
+            width: 16,
+            heads: 2,
+            feed_forward: 24,
+            context: 12,
+            tied_head: true,
+            vocabulary: 40,
+            ..Default::default()
+        };
+        let optimizer = OptimizerSpec::default();
+        let tokens = |seed| random_tokens(12, 40, seed);
+        let batches =
+            [1, 2, 3].map(|seed| TokenBatch { inputs: tokens(seed), targets: tokens(seed + 9), sequences: 1 });
+        let task = |number: usize| Task {
+            is_last: number == 2,
+            ..Task::alone(0.1, if number == 0 { Write::Replace } else { Write::Add })
+        };
+        let mut whole = holder(&spec, StageSpec::whole(&spec), &optimizer, false);
+        for (number, batch) in batches.iter().enumerate() {
+            let Holder { model, parameters, gradient, .. } = &mut whole;
+            model.forward(parameters, batch, None, 1).expect("a forward");
+            model.backward(parameters, batch, None, &task(number), gradient).expect("a backward");
+        }
+        // Numbers of microbatches whose losses come back, and of those whose gradient reaches the embedding, below zero.
+        for order in [[1_i32, -1, 2, -2, 3, -3], [1, 2, 3, -1, -2, -3], [1, 2, -1, 3, -2, -3]] {
+            let mut ends = holder(&spec, StageSpec::ends(&spec, 2), &optimizer, false);
+            let mut other =
+                holder(&spec, StageSpec { layers: 0..2, embeds: false, predicts: false }, &optimizer, false);
+            let mut streams = Vec::new();
+            // A batch that is given up leaves nothing.
+            let given_up = Task { is_last: false, ..task(0) };
+            let Holder { model, parameters, gradient, .. } = &mut ends;
+            let stream = Some(vec![1.0; 12 * 16]);
+            model.backward(parameters, &batches[1], stream, &given_up, gradient).expect("a backward");
+            for batch in &batches {
+                let Holder { model, parameters, .. } = &mut ends;
+                let embedded = model.forward(parameters, batch, None, 1).expect("a forward");
+                let middle = other.model.forward(&other.parameters, batch, embedded, 1).expect("a forward");
+                assert!(model.forward(parameters, batch, middle, 1).expect("a forward").is_none());
+            }
+            for step in order {
+                let number = step.unsigned_abs() as usize - 1;
+                let (batch, task) = (&batches[number], task(number));
+                let Holder { model, parameters, gradient, .. } = &mut ends;
+                if step > 0 {
+                    let output = model.backward(parameters, batch, None, &task, gradient).expect("a backward");
+                    let Holder { model, parameters, gradient, .. } = &mut other;
+                    let output = model.backward(parameters, batch, output.to_input, &task, gradient);
+                    streams.push(output.expect("a backward").to_input);
+                } else {
+                    let stream = streams[number].take();
+                    let output = model.backward(parameters, batch, stream, &task, gradient).expect("a backward");
+                    assert_eq!((output.loss, output.to_input), (0.0, None));
+                }
+            }
+            let (table, last) = ends.gradient.split_at(40 * 16);
+            assert!([table, &other.gradient, last].concat() == whole.gradient, "{order:?}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::stage::{BackwardOutput, Evaluated, StageSpec, Staged};
 use super::{Evaluation, Model, Task};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
+use crate::ops::embedding::RowSums;
 use crate::ops::rotary::RotaryTables;
 use crate::ops::{attention, linear};
 
@@ -45,6 +46,11 @@ pub(crate) use passes::Passes;
 pub(crate) use weights::{Adapters, Weights};
 pub(crate) use workspace::{kept_blocks, row_values};
 
+/// The parameters of one stage to begin with, flat in the order of its layout.
+pub(crate) fn initial_of_stage(spec: &TransformerModel, stage: &StageSpec, seed: u64) -> Vec<f32> {
+    initial_parameters(&stage_layout(spec, stage), spec.layers, seed)
+}
+
 /// The architecture in one size, or one stage of it.
 pub struct Transformer {
     pub(super) stage: StageSpec,
@@ -52,6 +58,8 @@ pub struct Transformer {
     network: Network,
     model: HostModel,
     passes: Passes<HostMemory>,
+    /// Of the microbatches so far, what the embedding adds to a tied table's gradient.
+    embedded: RowSums,
 }
 
 impl Transformer {
@@ -72,6 +80,7 @@ impl Transformer {
             stage,
             model: HostModel { spec: spec.clone(), rotary: RotaryTables::of(spec), precision: Precision::F32 },
             passes: Passes::new(false),
+            embedded: RowSums::default(),
         }
     }
 
@@ -124,7 +133,8 @@ impl Transformer {
         task: &Task,
         gradient: &mut [f32],
     ) -> Result<BackwardOutput> {
-        let mut device = self.model.on(weights, batch, task.threads)?.with_gradient(gradient, task.write);
+        let device = self.model.on(weights, batch, task.threads)?;
+        let mut device = device.with_gradient(gradient, task, &mut self.embedded);
         let to_input = self.passes.backward(&self.network, &mut device, to_output, task.share)?;
         Ok(BackwardOutput { loss: device.evaluation.loss_sum, to_input })
     }

@@ -174,6 +174,42 @@ impl BaseWeights {
         part
     }
 
+    /// These tensors, and then those of others that are held in the same way.
+    ///
+    /// # Panics
+    /// When they are held in other bits.
+    pub fn followed_by(mut self, other: BaseWeights) -> BaseWeights {
+        let (start, exact) = (self.len(), self.exact.len());
+        match (&mut self.coded, other.coded) {
+            (None, None) => {}
+            (Some(own), Some(other)) => {
+                let (first, first_block) = match (&mut own.codes, other.codes) {
+                    (Codes::Sixteen(own), Codes::Sixteen(codes)) => {
+                        let first = own.len();
+                        own.extend(codes);
+                        (first, 0)
+                    }
+                    (Codes::Eight { codes: own, scales: own_scales }, Codes::Eight { codes, scales }) => {
+                        let first = (own.len(), own_scales.len());
+                        own.extend(codes);
+                        own_scales.extend(scales);
+                        first
+                    }
+                    _ => panic!("weights in other bits"),
+                };
+                own.tensors.extend(other.tensors.into_iter().map(|place| Place {
+                    start: start + place.start,
+                    first: if place.is_matrix { first } else { exact } + place.first,
+                    first_block: if place.is_matrix { first_block + place.first_block } else { 0 },
+                    ..place
+                }));
+            }
+            _ => panic!("weights in other bits"),
+        }
+        self.exact.extend(other.exact);
+        self
+    }
+
     /// The tensor that begins at `start`, in the bits in which it is held, for another machine: see
     /// [`BaseWeights::push_encoded`].
     ///
@@ -365,7 +401,11 @@ mod tests {
             assert_eq!(stored.exact(&(70..75)).map(<[f32]>::to_vec), Some(exact[70..75].to_vec()));
             // A stage has the values that it has in the whole.
             assert_eq!(stored.part(70..layout.parameters()).into_exact(), decoded[70..]);
-            assert_eq!(stored.len(), exact.len());
+            // The ends without what is between them, as one part.
+            let ends = stored.part(0..70).followed_by(stored.part(75..267)).followed_by(stored.part(267..exact.len()));
+            assert_eq!((ends.len(), stored.len()), (exact.len() - 5, exact.len()));
+            assert_eq!(ends.encoded(70, 192), stored.encoded(75, 192));
+            assert_eq!(ends.into_exact(), [&decoded[..70], &decoded[75..]].concat());
             let mut elsewhere = BaseWeights::with_room(&layout, bits);
             for tensor in layout.tensors() {
                 let (is_matrix, length) = (tensor.shape.len() > 1, tensor.len());

@@ -78,8 +78,9 @@ fn gradient_in_parts(
     mut task: Task,
     gradient: &mut [f32],
 ) -> Result<f64> {
-    let mut loss = 0.0;
-    for part in parts(batch, micro_batch) {
+    let (mut loss, mut parts) = (0.0, parts(batch, micro_batch).peekable());
+    while let Some(part) = parts.next() {
+        task.is_last = parts.peek().is_none();
         loss += model.gradient(parameters, &part, &task, gradient)?;
         task.write = Write::Add;
     }

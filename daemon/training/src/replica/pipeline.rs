@@ -72,8 +72,10 @@ impl InParts {
     pub(crate) fn microbatches(&self, batch: &Batch) -> (Vec<Microbatch>, usize) {
         let examples = batch.examples();
         let in_lane = |batch: &Batch, lane: usize, micro_batch: usize| {
-            let microbatch = |(number, batch)| Microbatch { batch, lane, is_first: number == 0 };
-            parts(batch, micro_batch).enumerate().map(microbatch).collect::<Vec<_>>()
+            let microbatch = |(number, batch)| Microbatch { batch, lane, is_first: number == 0, is_last: false };
+            let mut all: Vec<Microbatch> = parts(batch, micro_batch).enumerate().map(microbatch).collect();
+            all.last_mut().into_iter().for_each(|last| last.is_last = true);
+            all
         };
         let micro_batch = self.micro_batch;
         if !self.is_in_lanes(examples) {

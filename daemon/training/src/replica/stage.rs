@@ -14,6 +14,8 @@ pub(crate) struct Microbatch {
     pub(crate) lane: usize,
     /// Whether it is the first of its lane, which replaces what the lane's gradient was before.
     pub(crate) is_first: bool,
+    /// Whether it is the last of its lane.
+    pub(crate) is_last: bool,
 }
 
 /// One stage of a pipeline. Streams and their gradients are `[rows, width]`, in the machine's memory.

@@ -5,17 +5,17 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use candle_core::Device;
+use murmur_protocol::manifest::TransformerModel;
 use murmur_protocol::numerics::StreamCodec;
 use murmur_protocol::team::{CaptainEvent, Cut, CutStage, LayerRange, Outcome, StateKind, StepFactors, Stream, Wire};
 use murmur_protocol::team::{Work, WorkKind};
 use murmur_protocol::{Payload, PeerId, RunManifest};
 
 use super::kept::{Kept, pieces};
-use super::part::{PartOutput, Piece, TeamPart, base_tensors};
+use super::part::{PartOutput, Piece, TeamPart, base_tensors, layouts};
 use super::state::{PartState, StateError};
 use super::streams::{decoded, encoded};
-use crate::engine::{TrainingError, TrainingOptions};
+use crate::engine::{StageDevice, TrainingError, TrainingOptions};
 use crate::model::{Evaluation, StageSpec, transformer_of};
 use crate::ops::base_weights::BaseWeights;
 use crate::pretrained::PretrainedBase;
@@ -40,10 +40,15 @@ impl TeamBase {
         match self {
             TeamBase::None => Err(TrainingError::BaseMissing),
             TeamBase::Held(weights) => {
-                let tensors = base_tensors(manifest, part);
-                let first = tensors.first().map_or(0, |(first, ..)| *first);
-                let end = tensors.last().map_or(0, |(first, length, _)| first + length);
-                Ok(Some(weights.part(first..end)))
+                let mut stretches: Vec<Range<usize>> = Vec::new();
+                for (first, length, _) in base_tensors(manifest, part) {
+                    match stretches.last_mut() {
+                        Some(last) if last.end == first => last.end += length,
+                        _ => stretches.push(first..first + length),
+                    }
+                }
+                let parts = stretches.into_iter().map(|stretch| weights.part(stretch));
+                Ok(parts.reduce(BaseWeights::followed_by))
             }
             TeamBase::Folder(folder, bits) => {
                 let read = PretrainedBase::read_part(folder, *bits, part);
@@ -69,14 +74,14 @@ pub(super) struct Passing {
 pub(super) struct CaptainModel {
     manifest: RunManifest,
     base: TeamBase,
-    device: Device,
+    device: StageDevice,
     threads: usize,
     options: TrainingOptions,
     codec: (StreamCodec, usize),
     /// What no own stage has.
     pub(super) kept: Kept,
-    /// Own stages with their numbers in the cut; none before the first one.
-    own: Vec<(usize, TeamPart)>,
+    /// All own stages of a cut as one part, which holds a table that is embedding and head but once; none before the first cut.
+    own: Option<TeamPart>,
     pub(super) cut: Option<(u64, Cut)>,
     pub(super) passing: Passing,
 }
@@ -84,9 +89,21 @@ pub(super) struct CaptainModel {
 /// An invariant of [`CaptainModel`].
 const IS_KEPT: &str = "what no own stage has is kept";
 
-/// The part that a stage is.
+/// The part that a helper's stage is.
 fn part_of(stage: &CutStage) -> StageSpec {
     StageSpec { layers: stage.layers.numbers(), embeds: stage.embeds, predicts: stage.predicts }
+}
+
+/// The captain's own part of a cut: its first stage is the embedding alone.
+fn own_part(spec: &TransformerModel, cut: &Cut) -> Option<StageSpec> {
+    let (own, last): (Vec<usize>, _) = (cut.of_captain().collect(), cut.stages.len().checked_sub(1)?);
+    let part = StageSpec::ends(spec, cut.stages[last].layers.first);
+    let fits = match own[..] {
+        [0] => last == 0 && !part.is_parted(),
+        [0, end] => end == last && cut.stages[0].layers.is_empty() && part.is_parted(),
+        _ => false,
+    };
+    fits.then_some(part)
 }
 
 fn of_layers(layers: LayerRange) -> StageSpec {
@@ -97,7 +114,7 @@ impl CaptainModel {
     pub(super) fn new(
         manifest: RunManifest,
         base: TeamBase,
-        (device, threads): (Device, usize),
+        (device, threads): (StageDevice, usize),
         options: TrainingOptions,
         wire: Wire,
     ) -> CaptainModel {
@@ -111,7 +128,7 @@ impl CaptainModel {
         let base = if manifest.lora.is_on() { base } else { TeamBase::None };
         let width = transformer_of(&manifest).width as usize;
         let codec = (StreamCodec::new(wire, width), width);
-        let (own, cut, passing) = (Vec::new(), None, Passing::default());
+        let (own, cut, passing) = (None, None, Passing::default());
         CaptainModel { manifest, base, device, threads, options, codec, kept, own, cut, passing }
     }
 
@@ -119,24 +136,22 @@ impl CaptainModel {
     pub(super) fn load(&mut self, epoch: u64, cut: Cut) -> Result<(), TrainingError> {
         self.take_back()?;
         self.cut = None;
-        for number in cut.of_captain() {
-            let spec = part_of(&cut.stages[number]);
-            let base = self.base.part(&self.manifest, &spec)?;
-            let place = (&self.device, self.threads);
-            let options = TrainingOptions { weightless: true, ..self.options };
-            let mut part = TeamPart::load(&self.manifest, spec.clone(), base, place, &options)?;
-            let state = self.kept.taken(pieces(&spec));
-            part.set_state(state.expect(IS_KEPT))?;
-            self.own.push((number, part));
-        }
+        let spec = own_part(transformer_of(&self.manifest), &cut);
+        let spec = spec.ok_or_else(|| TrainingError::Team("a captain has both ends of its model".to_owned()))?;
+        let base = self.base.part(&self.manifest, &spec)?;
+        let place = (&self.device, self.threads);
+        let options = TrainingOptions { weightless: true, ..self.options };
+        let mut part = TeamPart::load(&self.manifest, spec.clone(), base, place, &options)?;
+        part.set_state(self.kept.taken(&pieces(&spec)).expect(IS_KEPT))?;
+        self.own = Some(part);
         self.cut = Some((epoch, cut));
         Ok(())
     }
 
-    /// Keeps the own stages' states in their place, and gives their memory back.
+    /// Keeps the own stages' state in its place, and gives their memory back.
     fn take_back(&mut self) -> Result<(), TrainingError> {
-        for (_, part) in self.own.drain(..) {
-            self.kept.put(pieces(part.spec()), &part.state()?);
+        if let Some(part) = self.own.take() {
+            self.kept.put(&pieces(part.spec()), &part.state()?);
         }
         Ok(())
     }
@@ -148,15 +163,15 @@ impl CaptainModel {
             let Some(base) = self.base.part(&self.manifest, &part)? else { return Ok(None) };
             return Ok(Some(Payload::from(base_bytes(&self.manifest, &part, &base))));
         }
-        let range = pieces(&part);
+        let wanted = pieces(&part);
         // Layers of an own stage that move elsewhere.
-        for (_, own) in &self.own {
+        if let Some(own) = &self.own {
             let of_own = pieces(own.spec());
-            if of_own.start < range.end && range.start < of_own.end {
-                self.kept.put(of_own, &own.state()?);
+            if wanted.iter().any(|piece| of_own.contains(piece)) {
+                self.kept.put(&of_own, &own.state()?);
             }
         }
-        let state = self.kept.joined(range);
+        let state = self.kept.joined(&wanted);
         Ok(state
             .map(|state| match kind {
                 StateKind::Parameters => PartState { moments: None, ..state },
@@ -175,7 +190,7 @@ impl CaptainModel {
         bytes: &Payload,
         unwritten: Option<StateKind>,
     ) -> Result<(), StateError> {
-        self.kept.put_bytes(pieces(&of_layers(layers)), bytes.bytes(), unwritten)
+        self.kept.put_bytes(&pieces(&of_layers(layers)), bytes.bytes(), unwritten)
     }
 
     /// Carries out a piece of work on an own stage.
@@ -186,8 +201,9 @@ impl CaptainModel {
     }
 
     fn outcome(&mut self, work: Work, input: Option<Stream>) -> Result<Outcome, TrainingError> {
-        let CaptainModel { own, passing, codec, .. } = self;
-        let Some((_, part)) = own.iter_mut().find(|(number, _)| *number == work.stage as usize) else {
+        let CaptainModel { own, passing, codec, cut, .. } = self;
+        let stage = cut.as_ref().and_then(|(_, cut)| cut.stages.get(work.stage as usize));
+        let (Some(part), Some(CutStage { helper: None, .. })) = (own, stage) else {
             return Ok(Outcome::Failed("the stage is not in memory".to_owned()));
         };
         let Some(piece) = passing.pieces.get(work.microbatch as usize) else {
@@ -217,55 +233,48 @@ impl CaptainModel {
     /// Ends a batch: the squares of each own stage's tensors.
     pub(super) fn sum(&mut self) -> Result<Vec<Vec<f64>>, TrainingError> {
         let lanes = 1 + self.passing.pieces.iter().map(Piece::lane).max().unwrap_or_default();
-        self.own.iter_mut().map(|(_, part)| part.sum(lanes)).collect()
+        let Some(part) = &mut self.own else { return Ok(Vec::new()) };
+        let mut squares = part.sum(lanes)?;
+        if !part.spec().is_parted() {
+            return Ok(vec![squares]);
+        }
+        let embedding = StageSpec { layers: 0..0, embeds: true, predicts: false };
+        let of_last = squares.split_off(layouts(&self.manifest, &embedding).1.tensors().len());
+        Ok(vec![squares, of_last])
     }
 
     pub(super) fn step(&mut self, factors: StepFactors) -> Result<(), TrainingError> {
         let StepFactors { gradient_norm, learning_rate, members } = factors;
-        self.own.iter_mut().try_for_each(|(_, part)| part.step(gradient_norm, learning_rate, members))
+        self.own.as_mut().map_or(Ok(()), |part| part.step(gradient_norm, learning_rate, members))
     }
 
     pub(super) fn discard(&mut self) -> Result<(), TrainingError> {
-        self.own.iter_mut().try_for_each(|(_, part)| part.discard())
+        self.own.as_mut().map_or(Ok(()), TeamPart::discard)
     }
 
     /// All of the model, where what others have counts as it was kept.
     pub(super) fn state(&self) -> Result<PartState, TrainingError> {
-        let (mut states, mut next) = (Vec::new(), 0);
-        let keep = |states: &mut Vec<PartState>, range: Range<usize>| {
-            // Nothing has no count of steps either.
-            states.extend((!range.is_empty()).then(|| self.kept.joined(range).expect(IS_KEPT)));
-        };
-        for (_, part) in &self.own {
-            let range = pieces(part.spec());
-            keep(&mut states, next..range.start);
-            states.push(part.state()?);
-            next = range.end;
-        }
-        keep(&mut states, next..self.kept.count());
-        Ok(PartState::joined(&states))
+        let own =
+            self.own.as_ref().map(|part| Ok::<_, TrainingError>((pieces(part.spec()), part.state()?))).transpose()?;
+        Ok(self.kept.with(own.as_ref()).expect(IS_KEPT))
     }
 
     /// Takes a state of all of the model up: into own stages, and into what is kept.
     pub(super) fn set_state(&mut self, state: &PartState) -> Result<(), TrainingError> {
         let (kept, own) = (&mut self.kept, &mut self.own);
-        let owned: Vec<_> = own.iter().map(|(_, part)| pieces(part.spec())).collect();
         // Own stages' moments are to stay where none come.
-        for ((_, part), range) in own.iter().zip(&owned) {
-            kept.put(range.clone(), &part.state()?);
+        if let Some(part) = own {
+            kept.put(&pieces(part.spec()), &part.state()?);
         }
-        kept.put(0..kept.count(), state);
-        for ((_, part), range) in own.iter_mut().zip(owned) {
-            part.set_state(kept.taken(range).expect(IS_KEPT))?;
-        }
-        Ok(())
+        kept.put(&kept.all(), state);
+        own.as_mut().map_or(Ok(()), |part| part.set_state(kept.taken(&pieces(part.spec())).expect(IS_KEPT)))
     }
 
     /// What is kept of each helper's stage, in order, and of which cut that is; `None` before the first one.
     pub(super) fn of_helpers(&self, with_moments: bool) -> Option<(u64, Vec<Payload>)> {
         let (epoch, cut) = self.cut.as_ref()?;
         let payload = |(_, _, stage): (usize, PeerId, &CutStage)| {
-            let state = self.kept.joined(pieces(&part_of(stage))).expect(IS_KEPT);
+            let state = self.kept.joined(&pieces(&part_of(stage))).expect(IS_KEPT);
             let moments = state.moments.filter(|_| with_moments);
             Payload::from(PartState { moments, ..state }.to_bytes())
         };

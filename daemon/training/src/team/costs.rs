@@ -26,11 +26,33 @@ struct Costing<'a> {
     manifest: &'a RunManifest,
     options: &'a TrainingOptions,
     threads: usize,
+    /// Of the captain. A helper is reckoned with as a CPU, unless the captain is none: then as the one that takes more.
+    kernels: Kernels,
 }
 
 impl Costing<'_> {
+    fn memory_with(&self, kernels: Kernels, part: &StageSpec, microbatches: usize) -> MemoryEstimate {
+        let of_stage = MemoryEstimate::of_stage(self.manifest, self.options, kernels, self.threads, part, microbatches);
+        let on_their_way = match kernels {
+            // A GPU copies and corrects beside its steps where the model is not cut over machines.
+            Kernels::Cuda => 2 * VALUE * PartLengths::of(self.manifest, part, false).trained,
+            Kernels::Fused | Kernels::Composed => 0,
+        };
+        MemoryEstimate { parameters: of_stage.parameters - on_their_way as u64, ..of_stage }
+    }
+
     fn memory(&self, part: &StageSpec, microbatches: usize) -> MemoryEstimate {
-        MemoryEstimate::of_stage(self.manifest, self.options, Kernels::Fused, self.threads, part, microbatches)
+        let own = self.memory_with(self.kernels, part, microbatches);
+        if self.kernels == Kernels::Fused || part.embeds || part.predicts {
+            return own;
+        }
+        let on_cpu = self.memory_with(Kernels::Fused, part, microbatches);
+        MemoryEstimate {
+            parameters: own.parameters.max(on_cpu.parameters),
+            gradient: own.gradient.max(on_cpu.gradient),
+            moments: own.moments.max(on_cpu.moments),
+            ..own
+        }
     }
 
     /// Of forward and backward of so many tokens.
@@ -66,15 +88,19 @@ fn layers(layers: Range<u32>) -> StageSpec {
 pub fn fits_here(
     manifest: &RunManifest,
     options: &TrainingOptions,
-    (wire, threads): (Wire, usize),
+    (wire, threads, kernels): (Wire, usize, Kernels),
     place: &Place,
 ) -> bool {
-    alone(&costs(manifest, options, threads, wire, true).0, place, 1).is_some()
+    alone(&costs(manifest, options, threads, wire, kernels).0, place, 1).is_some()
 }
 
 /// Bytes that a captain needs at least, for embedding and head, and about as many for each layer that it keeps.
-pub fn captain_needs(manifest: &RunManifest, options: &TrainingOptions, (wire, threads): (Wire, usize)) -> (u64, u64) {
-    let ModelCosts { layer, embedding, head, stage_bytes, .. } = costs(manifest, options, threads, wire, true).0;
+pub fn captain_needs(
+    manifest: &RunManifest,
+    options: &TrainingOptions,
+    (wire, threads, kernels): (Wire, usize, Kernels),
+) -> (u64, u64) {
+    let ModelCosts { layer, embedding, head, stage_bytes, .. } = costs(manifest, options, threads, wire, kernels).0;
     (stage_bytes + embedding.bytes + head.bytes + head.held_bytes, layer.bytes + layer.held_bytes)
 }
 
@@ -84,20 +110,20 @@ pub(super) fn rows(manifest: &RunManifest, options: &TrainingOptions) -> usize {
     at_once.min(manifest.optimizer.batch_sequences as usize).max(1) * manifest.model.context() as usize
 }
 
-/// What the run's model costs in a team, as a captain reckons when it cuts, and the microbatches of each lane. Memory is that of the
+/// What the run's model costs in a team whose captain computes with these kernels, as it reckons when it cuts, and the microbatches of each lane. Memory is that of the
 /// longest microbatch, time that of a mean one: two lanes of a small batch have half of it each.
 pub fn costs(
     manifest: &RunManifest,
     options: &TrainingOptions,
     threads: usize,
     wire: Wire,
-    is_on_cpu: bool,
+    kernels: Kernels,
 ) -> (ModelCosts, Vec<usize>) {
     let sequences = manifest.optimizer.batch_sequences;
-    let lanes = InParts::of(manifest, options, is_on_cpu).microbatches_of(sequences as usize);
+    let lanes = InParts::of(manifest, options, kernels == Kernels::Fused).microbatches_of(sequences as usize);
     let microbatches = lanes.iter().sum::<usize>().max(1);
     let tokens = f64::from(sequences) * f64::from(manifest.model.context()) / microbatches as f64;
-    let (costing, spec) = (Costing { manifest, options, threads }, transformer_of(manifest));
+    let (costing, spec) = (Costing { manifest, options, threads, kernels }, transformer_of(manifest));
     let (one, ends) = (layers(0..1), layers(0..0));
     let activations = |part: &StageSpec, held| costing.memory(part, held).activations;
     // Streams and what blocks keep grow with layers and microbatches, scratch with neither.
@@ -137,6 +163,37 @@ mod tests {
     use crate::measure::operations_per_token;
 
     #[test]
+    fn a_table_that_is_embedding_and_head_is_counted_once() {
+        let model = TransformerModel {
+            layers: 4,
+            width: 64,
+            heads: 2,
+            feed_forward: 96,
+            context: 32,
+            vocabulary: 5000,
+            ..Default::default()
+        };
+        let mut manifest = RunManifest::default();
+        manifest.optimizer.batch_sequences = 4;
+        for rank in [0, 2] {
+            manifest.lora.rank = rank;
+            let options = TrainingOptions { micro_batch: Some(1), ..TrainingOptions::default() };
+            let both = [false, true].map(|tied_head| {
+                manifest.model = TransformerModel { tied_head, ..model.clone() }.into();
+                costs(&manifest, &options, 1, Wire::F32, Kernels::Fused).0
+            });
+            let [untied, tied] = &both;
+            // Parameters, gradient and two moments; or the frozen table alone.
+            let table = 5000 * 64 * 4 * if rank == 0 { 4 } else { 1 };
+            assert_eq!(untied.embedding.bytes, table);
+            assert_eq!(untied.head.bytes - tied.head.bytes, table);
+            let rows_of_a_batch = if rank == 0 { 4 * 32 * 64 * 4 } else { 0 };
+            assert_eq!(tied.embedding.bytes - untied.embedding.bytes, rows_of_a_batch);
+            assert_eq!((tied.head.operations, &tied.layer), (untied.head.operations, &untied.layer));
+        }
+    }
+
+    #[test]
     fn the_microbatches_of_a_batch_have_its_tokens_together() {
         let model =
             TransformerModel { layers: 4, width: 64, heads: 2, feed_forward: 96, context: 32, ..Default::default() };
@@ -144,7 +201,7 @@ mod tests {
         for (sequences, micro_batch) in [(16, None), (16, Some(2)), (7, Some(3)), (1, None)] {
             manifest.optimizer.batch_sequences = sequences;
             let options = TrainingOptions { micro_batch, ..TrainingOptions::default() };
-            let (costs, lanes) = costs(&manifest, &options, 1, Wire::F32, true);
+            let (costs, lanes) = costs(&manifest, &options, 1, Wire::F32, Kernels::Fused);
             let microbatches = lanes.iter().sum::<usize>();
             let tokens = (sequences * 32) as usize;
             let streams = microbatches as u64 * costs.stream_bytes;

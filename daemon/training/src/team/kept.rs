@@ -1,8 +1,6 @@
 //! What a captain keeps of the parts that other machines hold: parameters and moments, cut at layers, so that any cut can begin
 //! from them.
 
-use std::ops::Range;
-
 use murmur_protocol::RunManifest;
 use murmur_protocol::team::StateKind;
 
@@ -10,7 +8,8 @@ use super::part::{PartLengths, layouts};
 use super::state::{PartState, StateError};
 use crate::engine::TrainingError;
 use crate::model::lora::initial_adapters;
-use crate::model::{Model as _, StageSpec, Transformer, transformer_of};
+use crate::model::transformer::initial_of_stage;
+use crate::model::{StageSpec, transformer_of};
 use crate::ops::base_weights::BaseWeights;
 use crate::optimizer::{MomentLengths, Moments, Optimizer};
 
@@ -25,11 +24,11 @@ struct Piece {
     state: Option<PartState>,
 }
 
-/// The pieces of a part. A part with the embedding begins at piece 0; layer n is piece n + 1.
-pub(super) fn pieces(part: &StageSpec) -> Range<usize> {
+/// The pieces of a part, in order. A part with the embedding begins at piece 0; layer n is piece n + 1.
+pub(super) fn pieces(part: &StageSpec) -> Vec<usize> {
     let layers = part.layers.start as usize + 1..part.layers.end as usize + 1;
-    let first = if part.embeds { 0 } else { layers.start };
-    first..layers.end + usize::from(part.predicts)
+    let embedding = part.embeds.then_some(0);
+    embedding.into_iter().chain(layers.start..layers.end + usize::from(part.predicts)).collect()
 }
 
 /// One piece as a part.
@@ -64,7 +63,7 @@ impl Kept {
             } else if let Some(base) = base {
                 base.part(range).into_exact()
             } else {
-                Transformer::of_stage(transformer_of(manifest), part.clone()).initial_parameters(manifest.run.seed)
+                initial_of_stage(transformer_of(manifest), &part, manifest.run.seed)
             };
             let (_, trained) = layouts(manifest, &part);
             let optimizer = Optimizer::new(&manifest.optimizer, &trained).with_moments(moments_in_8_bits);
@@ -74,9 +73,9 @@ impl Kept {
     }
 
     /// How long the vectors of these pieces are together.
-    pub(super) fn lengths(&self, pieces: Range<usize>) -> PartLengths {
+    fn lengths(&self, pieces: &[usize]) -> PartLengths {
         let mut sum = PartLengths { weights: 0, trained: 0, moments: MomentLengths::default() };
-        for Piece { lengths, .. } in &self.pieces[pieces] {
+        for Piece { lengths, .. } in pieces.iter().map(|piece| &self.pieces[*piece]) {
             sum.weights += lengths.weights;
             sum.trained += lengths.trained;
             sum.moments = sum.moments.with(&lengths.moments);
@@ -85,28 +84,24 @@ impl Kept {
     }
 
     /// Those pieces, one after the other; `None` where one is held elsewhere.
-    pub(super) fn joined(&self, pieces: Range<usize>) -> Option<PartState> {
-        let states = self.pieces[pieces].iter().map(|piece| piece.state.as_ref());
+    pub(super) fn joined(&self, pieces: &[usize]) -> Option<PartState> {
+        let states = pieces.iter().map(|piece| self.pieces[*piece].state.as_ref());
         states.collect::<Option<Vec<_>>>().map(PartState::joined)
     }
 
     /// As [`Kept::joined`], and they are not kept any more.
-    pub(super) fn taken(&mut self, pieces: Range<usize>) -> Option<PartState> {
-        let joined = self.joined(pieces.clone())?;
-        self.pieces[pieces].iter_mut().for_each(|piece| piece.state = None);
+    pub(super) fn taken(&mut self, pieces: &[usize]) -> Option<PartState> {
+        let joined = self.joined(pieces)?;
+        pieces.iter().for_each(|piece| self.pieces[*piece].state = None);
         Some(joined)
     }
 
     /// Puts a part's state in the place of what was kept of these pieces. Where it has no moments, those that were kept stay.
-    pub(super) fn put(&mut self, pieces: Range<usize>, state: &PartState) {
-        let mut parameters = &state.parameters[..];
-        let mut moments = state.moments.as_ref().map(|(moments, steps)| (moments.cursor(), *steps));
-        for Piece { lengths, state } in &mut self.pieces[pieces] {
-            let (own, rest) = parameters.split_at(lengths.trained);
-            parameters = rest;
-            let before = state.take().and_then(|state| state.moments);
-            let moments = moments.as_mut().map(|(cursor, steps)| (cursor.take(&lengths.moments), *steps)).or(before);
-            *state = Some(PartState { parameters: own.to_vec(), moments });
+    pub(super) fn put(&mut self, pieces: &[usize], state: &PartState) {
+        for (piece, PartState { parameters, moments }) in self.cut(pieces, state) {
+            let place = &mut self.pieces[piece].state;
+            let before = place.take().and_then(|state| state.moments);
+            *place = Some(PartState { parameters, moments: moments.or(before) });
         }
     }
 
@@ -119,14 +114,14 @@ impl Kept {
     /// Where its machine is yet to write what is kept, of that kind, what comes is older: it is read, and not put there.
     pub(super) fn put_bytes(
         &mut self,
-        pieces: Range<usize>,
+        pieces: &[usize],
         bytes: &[u8],
         unwritten: Option<StateKind>,
     ) -> Result<(), StateError> {
-        let lengths = self.lengths(pieces.clone());
+        let lengths = self.lengths(pieces);
         let state = PartState::from_bytes(bytes, lengths.trained, &lengths.moments)?;
         let mut parameters = &state.parameters[..];
-        for Piece { lengths, state: before } in &self.pieces[pieces.clone()] {
+        for Piece { lengths, state: before } in pieces.iter().map(|piece| &self.pieces[*piece]) {
             let (own, rest) = parameters.split_at(lengths.trained);
             parameters = rest;
             if before.as_ref().is_some_and(|before| !are_alike(own, &before.parameters)) {
@@ -137,7 +132,7 @@ impl Kept {
             None => self.put(pieces, &state),
             // Its moments are those of now.
             Some(StateKind::Parameters) => {
-                let kept = self.joined(pieces.clone()).map_or_else(|| state.parameters.clone(), |kept| kept.parameters);
+                let kept = self.joined(pieces).map_or_else(|| state.parameters.clone(), |kept| kept.parameters);
                 self.put(pieces, &PartState { parameters: kept, moments: state.moments });
             }
             Some(_) => {}
@@ -145,9 +140,33 @@ impl Kept {
         Ok(())
     }
 
-    /// How many pieces there are.
-    pub(super) fn count(&self) -> usize {
-        self.pieces.len()
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<usize> {
+        (0..self.pieces.len()).collect()
+    }
+
+    /// All pieces, one after the other, with those of a part of this machine; `None` where one is in neither.
+    pub(super) fn with(&self, own: Option<&(Vec<usize>, PartState)>) -> Option<PartState> {
+        let Some((places, state)) = own else { return self.joined(&self.all()) };
+        let own = self.cut(places, state);
+        let states = self.pieces.iter().enumerate().map(|(number, piece)| {
+            own.iter().find_map(|(own, state)| (*own == number).then_some(state)).or(piece.state.as_ref())
+        });
+        states.collect::<Option<Vec<_>>>().map(PartState::joined)
+    }
+
+    /// A part's state in its pieces.
+    fn cut(&self, pieces: &[usize], state: &PartState) -> Vec<(usize, PartState)> {
+        let mut parameters = &state.parameters[..];
+        let mut moments = state.moments.as_ref().map(|(moments, steps)| (moments.cursor(), *steps));
+        let mut next = |piece: &usize| {
+            let lengths = &self.pieces[*piece].lengths;
+            let (own, rest) = parameters.split_at(lengths.trained);
+            parameters = rest;
+            let moments = moments.as_mut().map(|(cursor, steps)| (cursor.take(&lengths.moments), *steps));
+            (*piece, PartState { parameters: own.to_vec(), moments })
+        };
+        pieces.iter().map(&mut next).collect()
     }
 }
 
@@ -195,7 +214,7 @@ mod tests {
             TransformerModel { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 8, ..Default::default() };
         let manifest = RunManifest { model: model.into(), ..RunManifest::default() };
         let mut kept = Kept::initial(&manifest, None, (false, false));
-        let before = kept.joined(1..3).expect("kept");
+        let before = kept.joined(&[1, 2]).expect("kept");
         let (moments, _) = before.moments.clone().expect("with moments");
         let stepped = PartState { moments: Some((moments.clone(), 7)), ..before.clone() };
         let bytes = stepped.to_bytes();
@@ -204,28 +223,28 @@ mod tests {
             moments: Some((moments, 3)),
         };
         for unwritten in [StateKind::Parameters, StateKind::Training] {
-            kept.put(1..3, &corrected);
-            kept.put_bytes(1..3, &bytes, Some(unwritten)).expect("a state");
-            let now = kept.joined(1..3).expect("kept");
+            kept.put(&[1, 2], &corrected);
+            kept.put_bytes(&[1, 2], &bytes, Some(unwritten)).expect("a state");
+            let now = kept.joined(&[1, 2]).expect("kept");
             assert_eq!(now.parameters, corrected.parameters, "{unwritten:?}");
             // Moments are newer where no other ones are to be written.
             let steps = now.moments.map(|(_, steps)| steps);
             assert_eq!(steps, Some(if unwritten == StateKind::Parameters { 7 } else { 3 }));
         }
-        kept.put_bytes(1..3, &bytes, None).expect("a state");
-        assert_eq!(kept.joined(1..3), Some(stepped));
+        kept.put_bytes(&[1, 2], &bytes, None).expect("a state");
+        assert_eq!(kept.joined(&[1, 2]), Some(stepped));
     }
 
     #[test]
     fn a_state_of_another_size_is_refused_and_changes_nothing() {
         let manifest = RunManifest::default();
         let mut kept = Kept::initial(&manifest, None, (false, false));
-        let before = kept.joined(1..2).expect("kept");
+        let before = kept.joined(&[1]).expect("kept");
         for factor in [0.0, 0.01, 100.0] {
             let parameters = before.parameters.iter().map(|value| value * factor).collect();
             let bytes = PartState { parameters, ..before.clone() }.to_bytes();
-            assert_eq!(kept.put_bytes(1..2, &bytes, None), Err(StateError::Unlike), "{factor}");
+            assert_eq!(kept.put_bytes(&[1], &bytes, None), Err(StateError::Unlike), "{factor}");
         }
-        assert_eq!(kept.joined(1..2), Some(before));
+        assert_eq!(kept.joined(&[1]), Some(before));
     }
 }

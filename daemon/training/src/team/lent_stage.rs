@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use candle_core::Device;
 use murmur_protocol::manifest::TransformerModel;
 use murmur_protocol::numerics::StreamCodec;
 use murmur_protocol::team::bounds::REASON_BYTES_MAX;
@@ -13,14 +12,14 @@ use murmur_protocol::{Payload, RunManifest};
 use super::part::{PartOutput, Piece, TeamPart, base_tensors};
 use super::state::PartState;
 use super::streams::{decoded, encoded};
-use crate::engine::{TrainingError, TrainingOptions};
+use crate::engine::{StageDevice, TrainingError, TrainingOptions};
 use crate::model::transformer::stage_layout;
 use crate::model::{StageSpec, transformer_of};
 use crate::ops::base_weights::BaseWeights;
 
 /// A helper's stage, and where it computes.
 pub struct HelperStage {
-    device: Device,
+    device: StageDevice,
     threads: usize,
     options: TrainingOptions,
     stage: Option<Held>,
@@ -40,7 +39,7 @@ struct Held {
 
 impl HelperStage {
     /// None yet, on this device; on the CPU it is going to be computed by so many threads.
-    pub fn new(device: Device, threads: usize, options: TrainingOptions) -> HelperStage {
+    pub fn new(device: StageDevice, threads: usize, options: TrainingOptions) -> HelperStage {
         HelperStage { device, threads, options: TrainingOptions { weightless: true, ..options }, stage: None }
     }
 

@@ -1,12 +1,11 @@
 //! One part of a model on one machine of a team: it does what it is ordered to, a microbatch or a step at a time, and decides
 //! nothing.
 
-use candle_core::Device;
 use murmur_protocol::{ModelLayout, RunManifest};
 
 use super::state::PartState;
 use crate::data::{Batch, TokenBatch};
-use crate::engine::cut::{stage_on_device, why_not_cut};
+use crate::engine::cut::{StageDevice, stage_on_device, why_not_cut};
 use crate::engine::{TrainingError, TrainingOptions};
 use crate::model::lora::lora_layout;
 use crate::model::stage::{BackwardOutput, Evaluated, StageSpec};
@@ -26,7 +25,8 @@ impl Piece {
     pub fn of_stream(sequences: usize, length: usize, lane: usize, is_first: bool) -> Piece {
         let tokens = vec![0; sequences * length];
         let batch = Batch::Tokens(TokenBatch { inputs: tokens.clone(), targets: tokens, sequences });
-        Piece(Microbatch { batch, lane, is_first })
+        // Another machine embeds.
+        Piece(Microbatch { batch, lane, is_first, is_last: false })
     }
 
     /// Of which of the two gradients that are added at the end: 0 or 1.
@@ -88,7 +88,7 @@ impl TeamPart {
         manifest: &RunManifest,
         spec: StageSpec,
         base: Option<BaseWeights>,
-        (device, threads): (&Device, usize),
+        (device, threads): (&StageDevice, usize),
         options: &TrainingOptions,
     ) -> Result<TeamPart, TrainingError> {
         if let Some(reason) = why_not_cut(manifest) {
@@ -101,7 +101,7 @@ impl TeamPart {
             return Err(TrainingError::WrongLength { what: "the base", expected: lengths.weights, actual });
         }
         let model = Transformer::of_stage(transformer_of(manifest), spec.clone());
-        let stage = stage_on_device(manifest, model, base, device, threads.max(1), &options)?;
+        let stage = stage_on_device(manifest, model, base, (device, threads.max(1)), &options)?;
         let (width, has_lanes) = (transformer_of(manifest).width as usize, device.is_cpu());
         Ok(TeamPart { stage, spec, lengths, width, has_lanes, has_begun: false })
     }
@@ -131,7 +131,7 @@ impl TeamPart {
     /// # Errors
     /// When the stream is of another size, or the device fails.
     pub fn forward(&mut self, piece: &Piece, input: Option<Vec<f32>>) -> Result<Option<Vec<f32>>, TrainingError> {
-        self.check(piece, input.as_deref(), !self.spec.embeds)?;
+        self.check(piece, input.as_deref(), self.reads(input.is_some()))?;
         if !std::mem::replace(&mut self.has_begun, true) {
             self.stage.begin()?;
         }
@@ -152,7 +152,8 @@ impl TeamPart {
         to_output: Option<Vec<f32>>,
         share: f32,
     ) -> Result<(f64, Option<Vec<f32>>), TrainingError> {
-        self.check(piece, to_output.as_deref(), !self.spec.predicts)?;
+        let takes_one = !self.spec.predicts || (self.spec.is_parted() && to_output.is_some());
+        self.check(piece, to_output.as_deref(), takes_one)?;
         let alone = || Microbatch { lane: 0, ..piece.0.clone() };
         let in_one = (piece.0.lane > 0 && !self.has_lanes).then(alone);
         let BackwardOutput { loss, to_input } =
@@ -185,7 +186,7 @@ impl TeamPart {
     /// # Errors
     /// As [`TeamPart::forward`].
     pub fn evaluate(&mut self, piece: &Piece, input: Option<Vec<f32>>) -> Result<PartOutput, TrainingError> {
-        self.check(piece, input.as_deref(), !self.spec.embeds)?;
+        self.check(piece, input.as_deref(), self.reads(input.is_some()))?;
         Ok(match self.stage.evaluate(&piece.0.batch, input)? {
             Evaluated::Stream(stream) => PartOutput::Stream(stream),
             Evaluated::Evaluation(evaluation) => PartOutput::Evaluation(evaluation),
@@ -221,6 +222,11 @@ impl TeamPart {
             replica.set_moments(moments, steps)?;
         }
         Ok(())
+    }
+
+    /// Whether a forward takes a stream: the layers of a parted part do, its embedding does not.
+    fn reads(&self, is_given: bool) -> bool {
+        !self.spec.embeds || (self.spec.is_parted() && is_given)
     }
 
     fn check(&self, piece: &Piece, stream: Option<&[f32]>, takes_one: bool) -> Result<(), TrainingError> {

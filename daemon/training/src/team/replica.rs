@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use candle_core::{Device, Error, Result};
+use candle_core::{Error, Result};
 use murmur_protocol::team::{
     BatchOutcome, CaptainConfig, CaptainEvent, DropReason, Place, StepFactors, TeamTimeouts, Wire,
 };
@@ -22,7 +22,7 @@ use super::part::{PartLengths, Piece, layouts};
 use super::state::PartState;
 use super::wire::{Facts, TeamWire, Told};
 use crate::data::Batch;
-use crate::engine::TrainingOptions;
+use crate::engine::{StageDevice, TrainingOptions};
 use crate::model::{Evaluation, StageSpec, trained_layout, transformer_of};
 use crate::optimizer::{Moments, Optimizer, norm_of};
 use crate::replica::stage::Microbatch;
@@ -31,7 +31,7 @@ use crate::replica::{InParts, Replica, parts};
 /// How a captain trains its team.
 pub struct TeamOptions {
     /// Where the captain computes its own stages, on so many threads on a CPU.
-    pub device: Device,
+    pub device: StageDevice,
     /// See above.
     pub threads: usize,
     /// How streams cross the wire.
@@ -82,7 +82,7 @@ impl TeamReplica {
         let tensors = |part: &StageSpec| layouts(manifest, part).1.tensors().len() as u32;
         let lengths = PartLengths::of(manifest, &of_layer, moments_in_8_bits);
         let copies_after_steps = manifest.lora.is_on();
-        let (model, lanes) = costs(manifest, &options, threads, wire, is_on_cpu);
+        let (model, lanes) = costs(manifest, &options, threads, wire, device.kernels());
         let config = CaptainConfig {
             epoch,
             model,
@@ -184,7 +184,7 @@ impl Replica for TeamReplica {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
-        let whole = |(number, batch)| Piece(Microbatch { batch, lane: 0, is_first: number == 0 });
+        let whole = |(number, batch)| Piece(Microbatch { batch, lane: 0, is_first: number == 0, is_last: false });
         let pieces: Vec<Piece> = parts(batch, self.parts.micro_batch).enumerate().map(whole).collect();
         let microbatches = pieces.len() as u32;
         let owner = &mut *self.owner();

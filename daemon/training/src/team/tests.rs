@@ -12,8 +12,13 @@ use murmur_protocol::team::{
 use murmur_protocol::{Correction, Part, Payload, PeerId, RunManifest};
 
 use super::*;
-use crate::engine::{Engine, TrainingError, TrainingOptions};
+use crate::engine::{Engine, StageDevice, TrainingError, TrainingOptions};
+use crate::model::transformer_of;
+use crate::ops::Kernels;
 use crate::{BaseWeights, Corpus, Device, EngineState, StepReport};
+
+mod on_gpu;
+mod tied;
 
 /// Who is told what is said to whom: all machines of a team.
 #[derive(Clone, Default)]
@@ -139,10 +144,14 @@ struct Team {
     view: TeamView,
     notices: Arc<Mutex<Vec<TeamNotice>>>,
     helpers: BTreeMap<u8, HelperThread>,
+    /// Of helpers.
+    device: StageDevice,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Setting {
+    /// Of the captain, and of its helpers.
+    devices: [StageDevice; 2],
     helpers: u8,
     wire: Wire,
     options: TrainingOptions,
@@ -154,23 +163,29 @@ struct Setting {
 
 fn setting(helpers: u8) -> Setting {
     let gathers = usize::from(helpers.max(1));
-    Setting { helpers, wire: Wire::F32, options: TrainingOptions::default(), memory: 1 << 33, gathers }
+    let devices = [StageDevice::CPU; 2];
+    Setting { devices, helpers, wire: Wire::F32, options: TrainingOptions::default(), memory: 1 << 33, gathers }
 }
 
 impl Team {
     fn begin(manifest: &RunManifest, base: Option<BaseWeights>, setting: Setting) -> (Engine, Team) {
-        let Setting { helpers, wire, options, memory, gathers } = setting;
+        let Setting { devices: [device, of_helpers], helpers, wire, options, memory, gathers } = setting;
         let (board, view, notices) = (Switchboard::default(), TeamView::default(), Arc::new(Mutex::new(Vec::new())));
         let (told, heard) = facts();
         board.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(CAPTAIN), told.clone());
-        let mut team =
-            Team { board: board.clone(), view: view.clone(), notices: notices.clone(), helpers: BTreeMap::new() };
+        let mut team = Team {
+            board: board.clone(),
+            view: view.clone(),
+            notices: notices.clone(),
+            helpers: BTreeMap::new(),
+            device: of_helpers,
+        };
         (1..=helpers).for_each(|number| team.help(number, options, None));
         let on_notice = Box::new(move |notice: &TeamNotice| {
             notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice.clone());
         });
         let options_of_team = TeamOptions {
-            device: Device::Cpu,
+            device,
             threads: 1,
             wire,
             // Slow where it may hold all: what helps is given away.
@@ -210,7 +225,7 @@ impl Team {
         };
         let config = HelperConfig { offer, kept_for: Duration::from_secs(600) };
         let wire = Box::new(Plugged { me: peer(number), board: self.board.clone(), manner });
-        let stage = HelperStage::new(Device::Cpu, 1, options);
+        let stage = HelperStage::new(self.device.clone(), 1, options);
         self.helpers.insert(number, HelperThread::start(config, stage, (told, heard), wire, Box::new(|_| {})));
         self.board.connect(peer(CAPTAIN), peer(number));
     }
@@ -239,6 +254,12 @@ fn stepped(engine: &mut Engine, steps: u64) -> Vec<StepReport> {
         }
     }
     reports
+}
+
+fn edit_model(manifest: &mut RunManifest, edit: impl FnOnce(&mut TransformerModel)) {
+    let mut model = transformer_of(manifest).clone();
+    edit(&mut model);
+    manifest.model = model.into();
 }
 
 fn manifest(has_adapters: bool, kind: OptimizerKind) -> RunManifest {
@@ -273,7 +294,7 @@ fn alone(manifest: &RunManifest, options: TrainingOptions) -> Engine {
 
 /// Memory for embedding and head, and not for a layer.
 fn room_for_ends(manifest: &RunManifest, options: &TrainingOptions) -> u64 {
-    let (least, layer) = captain_needs(manifest, options, (Wire::F32, 1));
+    let (least, layer) = captain_needs(manifest, options, (Wire::F32, 1, Kernels::Fused));
     least + layer / 2
 }
 

@@ -9,8 +9,9 @@ use super::operations::{HeadWeights, Operations, Projection, Storage, attention_
 use super::weights::{Gradient, LowRank, Weights};
 use crate::data::TokenBatch;
 use crate::engine::options::Precision;
-use crate::model::{Evaluation, Write};
+use crate::model::{Evaluation, Task, Write};
 use crate::ops::attention::Attention;
+use crate::ops::embedding::RowSums;
 use crate::ops::head_norm::HeadNorm;
 use crate::ops::product::{Matrix, MatrixMut, Products};
 use crate::ops::rotary::{RotaryTables, Turn};
@@ -36,7 +37,7 @@ impl HostModel {
         let products = Products { threads, rounding: self.precision.rounding() };
         let attention = attention_of(&self.spec, batch)?;
         let evaluation = Evaluation::default();
-        Ok(Host { model: self, attention, weights, batch, products, gradient: None, evaluation })
+        Ok(Host { model: self, attention, weights, batch, products, gradient: None, embedded: None, evaluation })
     }
 }
 
@@ -48,6 +49,8 @@ pub(super) struct Host<'a> {
     batch: &'a TokenBatch,
     products: Products,
     gradient: Option<Gradient<'a>>,
+    /// The embedding's part of the gradient of a tied table, of the microbatches so far, and whether this one is the last.
+    embedded: Option<(&'a mut RowSums, bool)>,
     /// Of what was predicted so far; of a gradient the losses alone.
     pub(super) evaluation: Evaluation,
 }
@@ -75,9 +78,11 @@ pub(super) fn predicted_at_once(vocabulary: usize, rows: usize) -> usize {
 }
 
 impl<'a> Host<'a> {
-    /// The same, which writes or adds its gradient.
-    pub(super) fn with_gradient(self, values: &'a mut [f32], write: Write) -> Host<'a> {
-        Host { gradient: Some(self.weights.gradient(values, write, self.products)), ..self }
+    /// The same, which writes or adds its gradient; what the embedding adds to a tied table's is in `embedded` until the task's last
+    /// microbatch.
+    pub(super) fn with_gradient(self, values: &'a mut [f32], task: &Task, embedded: &'a mut RowSums) -> Host<'a> {
+        let gradient = Some(self.weights.gradient(values, task.write, self.products));
+        Host { gradient, embedded: Some((embedded, task.is_last)), ..self }
     }
 
     /// Where the gradient of what is trained goes.
@@ -202,11 +207,25 @@ impl Operations for Host<'_> {
 
     fn embed_backward(&mut self, table: &Range<usize>, is_tied: bool, (): &(), to_stream: &Vec<f32>) -> Result<()> {
         let inputs = &self.batch.inputs;
-        if let Some((to_table, write)) = self.gradient().place(table) {
-            if write == Write::Replace && !is_tied {
-                to_table.fill(0.0);
+        let place = self.gradient.as_mut().and_then(|gradient| gradient.place(table));
+        match (place, self.embedded.as_mut().filter(|_| is_tied)) {
+            (None, _) => {}
+            (Some((to_table, write)), None) => {
+                if write == Write::Replace {
+                    to_table.fill(0.0);
+                }
+                embedding::backward(to_table, to_stream, inputs);
             }
-            embedding::backward(to_table, to_stream, inputs);
+            (Some((to_table, write)), Some((sums, is_last))) => {
+                if write == Write::Replace {
+                    // Of a batch that was given up.
+                    sums.clear();
+                }
+                sums.add(to_stream, inputs);
+                if *is_last {
+                    sums.add_to(to_table);
+                }
+            }
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use murmur_protocol::manifest::TransformerModel;
 
 use super::block::Block;
 use super::head::Head;
-use super::operations::Operations;
+use super::operations::{Buffer, Operations, Tokens};
 use super::workspace::{Pass, Widths, Work};
 use crate::model::stage::StageSpec;
 
@@ -17,6 +17,8 @@ pub(crate) struct Network {
     pub(super) widths: Widths,
     /// Of a stage that embeds.
     pub(super) embedding: Option<Range<usize>>,
+    /// Whether other stages are between the embedding and the blocks.
+    pub(super) is_parted: bool,
     pub(super) blocks: Vec<Block>,
     /// Of a stage that predicts.
     pub(super) head: Option<Head>,
@@ -29,12 +31,18 @@ impl Network {
         Network {
             widths: Widths { stream, queries, inner },
             embedding: layout.tensor("model.embed_tokens.weight").map(|tensor| tensor.range()),
+            is_parted: stage.is_parted(),
             blocks: stage.layers.clone().map(|layer| Block::new(layout, spec, layer)).collect(),
             head: stage.predicts.then(|| Head::new(layout)),
         }
     }
 
-    /// Fills the streams, the first of which is there where the stage does not embed, and what is kept of the blocks.
+    /// Whether the first block's input comes from another stage.
+    pub(super) fn reads_stream(&self) -> bool {
+        self.embedding.is_none() || self.is_parted
+    }
+
+    /// Fills the streams, the first of which is there where it comes from another stage, and what is kept of the blocks.
     pub(super) fn forward<O: Operations>(
         &self,
         device: &O,
@@ -42,7 +50,7 @@ impl Network {
         work: &mut Work<O::Memory>,
     ) -> Result<()> {
         let Work { shared, scratch, .. } = work;
-        if let Some(table) = &self.embedding {
+        if let Some(table) = self.embedding.as_ref().filter(|_| !self.is_parted) {
             device.embed(table, &pass.tokens, &mut pass.streams[0])?;
         }
         let norm_of = |layer: usize| self.blocks.get(layer).map(Block::first_norm);
@@ -78,8 +86,18 @@ impl Network {
             };
             block.backward(device, input, kept, to_stream, scratch)?;
         }
+        if self.reads_stream() { Ok(()) } else { self.embed_backward(device, &pass.tokens, to_stream) }
+    }
+
+    /// Gives the embedding its gradient, where the stage has one.
+    pub(super) fn embed_backward<O: Operations>(
+        &self,
+        device: &mut O,
+        tokens: &Tokens<O>,
+        to_stream: &Buffer<O>,
+    ) -> Result<()> {
         let Some(table) = &self.embedding else { return Ok(()) };
         let is_tied = self.head.as_ref().is_some_and(|head| head.weight.weight == *table);
-        device.embed_backward(table, is_tied, &pass.tokens, to_stream)
+        device.embed_backward(table, is_tied, tokens, to_stream)
     }
 }

@@ -86,7 +86,7 @@ pub(crate) trait Operations {
     /// The rows of `table` that the tokens name.
     fn embed(&self, table: &Range<usize>, tokens: &Tokens<Self>, stream: &mut Buffer<Self>) -> Result<()>;
 
-    /// `is_tied`: whether this batch has written a gradient of the table already, as the head's.
+    /// `is_tied`: whether the table is the head's as well, whose gradient of this batch has been written already.
     fn embed_backward(
         &mut self,
         table: &Range<usize>,

@@ -50,7 +50,7 @@ impl<S: Storage> Passes<S> {
             // First the old one goes.
             self.work = None;
             let vocabulary = network.head.as_ref().map(|head| head.vocabulary());
-            self.work = Some(Work::new(device, network.widths, self.recompute, vocabulary)?);
+            self.work = Some(Work::new(device, network.widths, self.recompute, (vocabulary, network.is_parted))?);
         }
         self.free.retain(|pass| pass.fits(device));
         Ok(())
@@ -66,14 +66,14 @@ impl<S: Storage> Passes<S> {
         self.prepare(network, device)?;
         let layers = network.blocks.len();
         let counts = (layers, if self.recompute { 0 } else { layers });
-        let new_pass = || Pass::new(device, network.widths, counts, network.embedding.is_none());
+        let new_pass = || Pass::new(device, network.widths, counts, network.reads_stream());
         let mut pass = self.free.pop().map_or_else(new_pass, Ok)?;
         let begin = Instant::now();
         device.load_batch(&mut pass.tokens)?;
-        match (&network.embedding, input) {
-            (Some(_), _) => {}
-            (None, Some(input)) => device.take_over(input, &mut pass.streams[0])?,
-            (None, None) => panic!("a stage that does not embed reads a stream"),
+        match (network.reads_stream(), input) {
+            (false, _) => {}
+            (true, Some(input)) => device.take_over(input, &mut pass.streams[0])?,
+            (true, None) => panic!("a stage that does not embed reads a stream"),
         }
         let work = self.work.as_mut().expect("it has been prepared");
         network.forward(device, &mut pass, work)?;
@@ -81,14 +81,43 @@ impl<S: Storage> Passes<S> {
         Ok(pass)
     }
 
+    /// The embedding of a microbatch alone, which other stages read. Its backward needs nothing of it.
+    fn embed<O: Operations<Memory = S>>(&mut self, network: &Network, device: &O) -> Result<Vec<f32>> {
+        self.prepare(network, device)?;
+        let Work { to_stream, tokens, .. } = self.work.as_mut().expect("it has been prepared");
+        let tokens = tokens.as_mut().expect("a stage that is parted has a place for them");
+        device.load_batch(tokens)?;
+        let table = network.embedding.as_ref().expect("a stage that is parted embeds");
+        device.embed(table, tokens, to_stream)?;
+        device.give_away(to_stream)
+    }
+
+    /// The backward of that from the gradient of what it gave.
+    fn embed_backward<O: Operations<Memory = S>>(
+        &mut self,
+        network: &Network,
+        device: &mut O,
+        to_output: Vec<f32>,
+    ) -> Result<()> {
+        self.prepare(network, device)?;
+        let Work { to_stream, tokens, .. } = self.work.as_mut().expect("it has been prepared");
+        let tokens = tokens.as_mut().expect("a stage that is parted has a place for them");
+        device.load_batch(tokens)?;
+        device.take_over(to_output, to_stream)?;
+        network.embed_backward(device, tokens, to_stream)
+    }
+
     /// The forward of a microbatch, of which the stream is given away where the stage does not predict. What its backward needs
-    /// is kept.
+    /// is kept. A parted stage ([`StageSpec::is_parted`](crate::model::StageSpec::is_parted)) that is given no stream embeds.
     pub(crate) fn forward<O: Operations<Memory = S>>(
         &mut self,
         network: &Network,
         device: &O,
         input: Option<Vec<f32>>,
     ) -> Result<Option<Vec<f32>>> {
+        if network.is_parted && input.is_none() {
+            return self.embed(network, device).map(Some);
+        }
         let mut pass = self.through(network, device, input)?;
         let last = &mut pass.streams[network.blocks.len()];
         let output = network.head.is_none().then(|| device.give_away(last)).transpose()?;
@@ -97,14 +126,19 @@ impl<S: Storage> Passes<S> {
     }
 
     /// The backward of the oldest forward that waits: from the losses, with so large a share, or from the gradient of the
-    /// output. Gives that of the input away where the stage does not embed.
+    /// output. Gives that of the input away where it came from another stage. Of a parted stage that is given a gradient it is that of
+    /// the embedding.
     pub(crate) fn backward<O: Operations<Memory = S>>(
         &mut self,
         network: &Network,
         device: &mut O,
-        to_output: Option<Vec<f32>>,
+        mut to_output: Option<Vec<f32>>,
         share: f32,
     ) -> Result<Option<Vec<f32>>> {
+        if let Some(to_output) = to_output.take_if(|_| network.is_parted) {
+            self.embed_backward(network, device, to_output)?;
+            return Ok(None);
+        }
         let mut pass = self.waiting.pop_front().expect("a backward comes after its forward");
         self.prepare(network, device)?;
         let work = self.work.as_mut().expect("it has been prepared");
@@ -114,13 +148,13 @@ impl<S: Storage> Passes<S> {
             (None, None) => panic!("a stage that does not predict is given the gradient of its output"),
         }
         network.backward(device, &mut pass, work)?;
-        let to_input = network.embedding.is_none().then(|| device.give_away(&mut work.to_stream)).transpose()?;
+        let to_input = network.reads_stream().then(|| device.give_away(&mut work.to_stream)).transpose()?;
         // A buffer that was taken over takes the place of the one that was given away.
         let (first, last) = pass.streams.split_at_mut(1);
-        match (&network.embedding, &network.head, last.last_mut()) {
-            (None, None, Some(last)) => device.replace(last, &mut first[0]),
-            (None, Some(_), _) => device.replace(&mut work.to_stream, &mut first[0]),
-            (Some(_), None, Some(last)) => device.replace(last, &mut work.to_stream),
+        match (network.reads_stream(), &network.head, last.last_mut()) {
+            (true, None, Some(last)) => device.replace(last, &mut first[0]),
+            (true, Some(_), _) => device.replace(&mut work.to_stream, &mut first[0]),
+            (false, None, Some(last)) => device.replace(last, &mut work.to_stream),
             _ => {}
         }
         self.free.push(pass);
@@ -134,6 +168,9 @@ impl<S: Storage> Passes<S> {
         device: &mut O,
         input: Option<Vec<f32>>,
     ) -> Result<Option<Vec<f32>>> {
+        if network.is_parted && input.is_none() {
+            return self.embed(network, device).map(Some);
+        }
         let mut pass = self.through(network, device, input)?;
         let work = self.work.as_mut().expect("it has been prepared");
         let output = match &network.head {

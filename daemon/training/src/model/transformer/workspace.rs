@@ -38,6 +38,8 @@ pub(crate) struct Work<S: Storage> {
     pub(super) to_stream: S::Buffer,
     /// Of as many rows as are predicted at a time, of a stage that predicts.
     pub(super) logits: Option<S::Buffer>,
+    /// Of a stage whose embedding is computed apart from its blocks.
+    pub(super) tokens: Option<S::Tokens>,
 }
 
 /// One microbatch between its forward and its backward.
@@ -78,7 +80,7 @@ impl<S: Storage> Work<S> {
         device: &O,
         widths: Widths,
         shares_kept: bool,
-        vocabulary: Option<usize>,
+        (vocabulary, is_parted): (Option<usize>, bool),
     ) -> Result<Work<S>> {
         let rows = device.rows();
         let logits = |vocabulary| device.new_buffer(device.predicted_at_once(vocabulary) * vocabulary);
@@ -93,6 +95,7 @@ impl<S: Storage> Work<S> {
             },
             to_stream: device.new_stream_gradient(vocabulary.is_none())?,
             logits: vocabulary.map(logits).transpose()?,
+            tokens: is_parted.then(|| device.new_tokens()).transpose()?,
         })
     }
 

@@ -66,7 +66,7 @@ impl Stage for HostStage {
         let gradient = if microbatch.lane == 0 { gradient } else { second_gradient };
         gradient.resize(parameters.len(), 0.0);
         let write = if microbatch.is_first { Write::Replace } else { Write::Add };
-        let task = Task { share, write, threads: threads.current_num_threads() };
+        let task = Task { share, write, is_last: microbatch.is_last, threads: threads.current_num_threads() };
         let batch = microbatch.batch.tokens()?;
         threads.install(|| model.backward(parameters, batch, to_output, &task, gradient))
     }
