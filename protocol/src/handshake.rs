@@ -95,7 +95,10 @@ impl Refusal {
             Refusal::Closed | Refusal::OtherSecret => "ask a member for a ticket (`murmur ticket` prints a fresh one)",
             Refusal::Stranger => "if it should take part, give it a ticket (`murmur ticket` prints a fresh one)",
             Refusal::NotAdmitted => "ask the owner of that machine to admit this node's peer id",
-            Refusal::Excluded => "if it should take part, change network.allow or network.block in the node file",
+            Refusal::Excluded => {
+                "if it should take part, `murmur unblock PEER` lets it in again; else change network.allow or network.block in the \
+                 node file"
+            }
             Refusal::Silent => "nothing, if it is connected later; else look at its log",
             Refusal::Garbage(_) => "is there another program at that address, or a murmur in trouble?",
             Refusal::OtherRun { .. } | Refusal::Manifest(_) | Refusal::Addresses | Refusal::Unwelcome => {

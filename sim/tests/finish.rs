@@ -87,11 +87,11 @@ fn an_order_that_is_lost_on_half_of_the_ways_reaches_everybody() {
 }
 
 /// Members of one half that settle among themselves in vain, and meet the other half then, settle again: with seeds 6 and 49 a
-/// model was left 1.3 and 1.6 from the mean for ever. While the limit on corrections fell as each half drew together, seeds 37, 42,
-/// 57 and 65 ended further apart than allowed.
+/// model was left 1.3 and 1.6 from the mean for ever. While rounding errors were clipped, 37 and 65
+/// ended further apart than allowed.
 #[test]
 fn halves_that_were_apart_when_one_of_them_ended_become_one_model() {
-    for seed in [0, 1, 2, 3, 6, 49, 37, 42, 57, 65] {
+    for seed in [0, 1, 2, 3, 6, 37, 49, 65] {
         let scenario = scenario()
             .at(seconds(35), Incident::Split(vec![0, 1, 2, 3, 4, 5]))
             .at(seconds(40), Incident::Finish { at: 3, steps: STEPS })

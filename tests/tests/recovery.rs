@@ -74,6 +74,33 @@ fn a_member_with_a_damaged_checkpoint_copies_the_model_anew() {
     assert!(first.progress >= seasoned.progress - 5.0, "the swarm's progress: {first:?}");
 }
 
+/// To begin at step 0 under the run's name would be a fork of it.
+#[test]
+fn a_member_killed_before_its_first_checkpoint_comes_back_as_a_member() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let at = |name: &str| folder.path().join(name);
+    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let settings = folder.path().join("node.toml");
+    std::fs::write(&settings, "[checkpoint]\nevery_seconds = 0\n").expect("written");
+    let never = ["--node", settings.to_str().expect("UTF-8")];
+    let member = Daemon::spawn(MURMUR, &at("member"), &[&["join", &founder.ticket()], &never[..]].concat());
+    member.wait_for("a step", |report| report.steps > 0);
+    let seasoned = founder.wait_for("300 steps", |report| report.steps >= 300);
+    member.kill();
+    // By the peers that it remembers, and without them it waits for one.
+    let member = Daemon::spawn(MURMUR, &at("member"), &[&["start"], &never[..]].concat());
+    member.wait_for_notice("took over the model of");
+    let first = member.wait_for("a step", |report| report.steps > 0);
+    assert!(first.progress >= seasoned.progress - 5.0, "the swarm's progress: {first:?}");
+    member.kill();
+    std::fs::remove_file(at("member").join("peers.json")).expect("it was written");
+    assert!(founder.stop().status.success());
+    let member = Daemon::spawn(MURMUR, &at("member"), &[&["start"], &never[..]].concat());
+    let waiting = member.wait_for("a report", |_| true);
+    assert_eq!((waiting.phase.as_str(), waiting.steps), ("joining", 0), "{waiting:?}");
+}
+
 #[test]
 fn joining_waits_for_the_end_of_the_quiet_hours_and_says_how_to_join_now() {
     let folder = tempfile::tempdir().expect("a temporary directory");

@@ -30,6 +30,7 @@ mod discovery;
 mod driver;
 mod error_chain;
 mod frame;
+mod free_port;
 mod handshake;
 mod identity;
 mod life;

@@ -1,7 +1,6 @@
 //! The handle with which the engine drives the network, and how the network starts.
 
 use std::collections::BTreeMap;
-use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +27,7 @@ use crate::data::DataExchange;
 use crate::data::ask::{Offered, ShardError};
 use crate::dial_filter::DialFilter;
 use crate::driver::{Driver, Views};
+use crate::free_port;
 use crate::handshake::gate::Gate;
 use crate::identity::peer_id;
 use crate::life::Double;
@@ -257,8 +257,8 @@ async fn forward(mut outbox: mpsc::Receiver<Event>, events: mpsc::Sender<Event>)
 async fn listen_on(swarm: &mut Swarm<Behaviour>, wanted: &[Multiaddr]) -> Result<Vec<Multiaddr>, NetworkError> {
     // All before the first: a listener of ours on IPv4 would make the same port on IPv6 look taken.
     for address in wanted {
-        ensure_free(address)
-            .map_err(|error| NetworkError::Listen { address: address.clone(), reason: describe(&error) })?;
+        free_port::ensure(address)
+            .map_err(|error| NetworkError::Listen { address: address.clone(), reason: free_port::describe(&error) })?;
     }
     let mut found = Vec::new();
     for address in wanted {
@@ -267,7 +267,7 @@ async fn listen_on(swarm: &mut Swarm<Behaviour>, wanted: &[Multiaddr]) -> Result
             ListenFailure::MultiaddrNotSupported(_) => {
                 failed("it must look like /ip4/0.0.0.0/tcp/4001 or /ip4/0.0.0.0/udp/4001/quic-v1".to_owned())
             }
-            ListenFailure::Other(error) => failed(describe(&error)),
+            ListenFailure::Other(error) => failed(free_port::describe(&error)),
         })?;
         let reported = async {
             loop {
@@ -279,7 +279,9 @@ async fn listen_on(swarm: &mut Swarm<Behaviour>, wanted: &[Multiaddr]) -> Result
                         }
                     }
                     SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == listener => {
-                        return Err(reason.err().map_or("the listener closed".to_owned(), |error| describe(&error)));
+                        return Err(reason
+                            .err()
+                            .map_or("the listener closed".to_owned(), |error| free_port::describe(&error)));
                     }
                     _ => {}
                 }
@@ -302,29 +304,4 @@ async fn listen_on(swarm: &mut Swarm<Behaviour>, wanted: &[Multiaddr]) -> Result
         }
     }
     Ok(found)
-}
-
-/// libp2p lets several processes listen on one TCP port (it sets `SO_REUSEPORT`, for hole punching), and each would get
-/// some of the connections. A second node on a port is a mistake, so the port is tried without that option first.
-fn ensure_free(address: &Multiaddr) -> std::io::Result<()> {
-    let mut parts = address.iter();
-    let ip: std::net::IpAddr = match parts.next() {
-        Some(Protocol::Ip4(ip)) => ip.into(),
-        Some(Protocol::Ip6(ip)) => ip.into(),
-        _ => return Ok(()),
-    };
-    match parts.next() {
-        Some(Protocol::Tcp(port)) if port != 0 => TcpListener::bind((ip, port)).map(drop),
-        Some(Protocol::Udp(port)) if port != 0 => UdpSocket::bind((ip, port)).map(drop),
-        _ => Ok(()),
-    }
-}
-
-fn describe(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    if error.kind() == std::io::ErrorKind::AddrInUse || text.contains("in use") {
-        return "another program uses that port (another murmur?): stop it, or choose another port, or 0 for any"
-            .to_owned();
-    }
-    text
 }

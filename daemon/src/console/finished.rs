@@ -57,5 +57,6 @@ impl Console {
         if manifest.model.reads_text() {
             note(&format!("  murmur export {} --to FOLDER", quoted(directory)));
         }
+        note("  murmur start RUN --data-dir FOLDER, which begins a run of its own in another folder");
     }
 }

@@ -119,11 +119,17 @@ pub(super) async fn report_regularly(reporter: Reporter, reports: watch::Sender<
     }
 }
 
-pub(super) async fn remember_peers_regularly(directory: Arc<DataDirectory>, pictures: watch::Receiver<Picture>) {
+pub(super) async fn remember_peers_regularly(directory: Arc<DataDirectory>, mut pictures: watch::Receiver<Picture>) {
+    // The first at once: a member that is killed before its first checkpoint must find back.
+    if pictures.wait_for(|picture| !picture.status.known.is_empty()).await.is_err() {
+        return;
+    }
     loop {
-        tokio::time::sleep(PEERS_PERIOD).await;
         let (directory, known) = (directory.clone(), pictures.borrow().status.known.clone());
-        let _ = tokio::task::spawn_blocking(move || directory.remember_peers(&known)).await;
+        if !known.is_empty() {
+            let _ = tokio::task::spawn_blocking(move || directory.remember_peers(&known)).await;
+        }
+        tokio::time::sleep(PEERS_PERIOD).await;
     }
 }
 

@@ -189,8 +189,8 @@ impl Checkpoint {
         let bytes = std::fs::read(&path).map_err(|error| CheckpointError::Io(path.clone(), error))?;
         let damaged = |reason: String| CheckpointError::Index(path.clone(), reason);
         let index: Index = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-        if ![1, FORMAT, FORMAT_WITH_CODES].contains(&index.format) {
-            return Err(damaged(format!("format {}, this murmur reads up to {FORMAT_WITH_CODES}", index.format)));
+        if index.format > FORMAT_WITH_CODES {
+            return Err(CheckpointError::Newer(path.clone(), index.format));
         }
         let manifest = RunManifest::from_text(&index.manifest).map_err(|error| damaged(error.to_string()))?;
         if manifest.run_id().to_string() != index.run {
@@ -339,7 +339,7 @@ mod tests {
     fn a_checkpoint_comes_back_as_it_was() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let (written, layout) = checkpoint(7);
-        written.write(folder.path(), &layout, 2).expect("written");
+        let index = written.write(folder.path(), &layout, 2).expect("written").join(INDEX_FILE);
         let (read, refused) = load_latest(folder.path());
         let read = read.expect("a checkpoint");
         assert!(refused.is_empty());
@@ -350,6 +350,11 @@ mod tests {
         assert_eq!(read.state.slow_weights, written.state.slow_weights);
         assert_eq!(read.state.outer_momentum, written.state.outer_momentum);
         assert_eq!(read.state.counters, written.state.counters);
+        let newer = std::fs::read_to_string(&index).expect("there").replace("\"format\": 2", "\"format\": 99");
+        std::fs::write(&index, newer).expect("written");
+        assert!(
+            matches!(&load_latest(folder.path()).1[..], [refused] if refused.error.to_string().contains("a newer murmur"))
+        );
     }
 
     #[test]

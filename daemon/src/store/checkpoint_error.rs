@@ -14,6 +14,9 @@ pub enum CheckpointError {
     /// The index is no index.
     #[error("{0} is damaged: {1}")]
     Index(PathBuf, String),
+    /// A later version wrote it.
+    #[error("{0} was written by a newer murmur (format {1}): update this one")]
+    Newer(PathBuf, u32),
     /// A file does not have the hash in the index.
     #[error("{0} is damaged: its BLAKE3 differs from the one in {INDEX_FILE}")]
     Hash(PathBuf),

@@ -12,6 +12,9 @@ use super::{DataDirectory, ELSEWHERE, LOCAL, RunningDaemon, Series, is_in_use, w
 /// Folders looked through at each level: more runs on one machine are somebody's archive.
 const FOLDERS_MAX: usize = 1024;
 
+/// Held while the list is changed.
+const ELSEWHERE_LOCK: &str = ".elsewhere.lock";
+
 /// Directories remembered that lie elsewhere.
 const ELSEWHERE_MAX: usize = 64;
 
@@ -92,9 +95,15 @@ fn folders_named(name: &Path, base: &Path) -> Vec<PathBuf> {
 
 /// Remembers a data directory that does not lie in the default folder. Best effort: it can always be given by its path.
 pub fn remember(directory: &Path) {
-    let base = DataDirectory::default_base();
+    remember_in(&DataDirectory::default_base(), directory);
+}
+
+fn remember_in(base: &Path, directory: &Path) {
     let Ok(directory) = directory.canonicalize() else { return };
-    let known = elsewhere(&base);
+    // Several nodes that begin at the same moment would each write the list without the others.
+    let lock = fs::create_dir_all(base).and_then(|()| fs::File::create(base.join(ELSEWHERE_LOCK)));
+    let _held = lock.and_then(|file| file.lock().map(|()| file));
+    let known = elsewhere(base);
     let is_inside = base.canonicalize().is_ok_and(|base| directory.starts_with(base));
     let is_one_line = directory.to_str().is_some_and(|text| !text.contains('\n'));
     if is_inside || !is_one_line || known.contains(&directory) {
@@ -102,8 +111,7 @@ pub fn remember(directory: &Path) {
     }
     let newest_first = std::iter::once(directory).chain(known).take(ELSEWHERE_MAX);
     let text: String = newest_first.map(|path| format!("{}\n", path.display())).collect();
-    let written = fs::create_dir_all(&base).and_then(|()| write_atomically(&base.join(ELSEWHERE), text.as_bytes()));
-    if let Err(error) = written {
+    if let Err(error) = write_atomically(&base.join(ELSEWHERE), text.as_bytes()) {
         tracing::debug!("cannot remember where the run lies: {error}");
     }
 }
@@ -164,6 +172,19 @@ mod tests {
         assert_eq!(Run::open(&other), None, "somebody's folder with a run file in it");
         assert_eq!(Run::open(&folder.path().join("nothing")), None);
         assert_eq!(Run::named(&swarm).expect("by its path").directory, swarm);
+    }
+
+    #[test]
+    fn nodes_that_begin_at_the_same_moment_are_all_remembered() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let base = folder.path().join("base");
+        let nodes: Vec<PathBuf> = (0..16).map(|number| folder.path().join(format!("node-{number}"))).collect();
+        nodes.iter().for_each(|node| begin_node(node));
+        std::thread::scope(|scope| {
+            nodes.iter().for_each(|node| drop(scope.spawn(|| remember_in(&base, node))));
+        });
+        let remembered = elsewhere(&base);
+        assert!(nodes.iter().all(|node| remembered.contains(&node.canonicalize().expect("there"))), "{remembered:?}");
     }
 
     #[test]

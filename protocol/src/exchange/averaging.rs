@@ -99,8 +99,6 @@ struct PartState {
     /// `None` before the first exchange.
     scales: Option<Scales>,
     clip: ClipHistory,
-    /// How far training had moved the model at the last of its norms.
-    travel: f64,
     /// A model may be beyond the others' grid in one fragment and among them in the rest.
     outlier: OutlierDetection,
     /// Whether the last exchange had blocks that wrap again and again, with whomever.
@@ -361,7 +359,7 @@ impl Averaging {
             is_excused,
         };
         let least = self.hardly_apart(about.norm);
-        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least, self.training.travel);
+        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
         if let Some(reference) = &merged.reference {
             let is_believed = reputation.influence(about.partner) >= LINK_INFLUENCE_MIN;
             self.links.keep(about.partner, terms.part, reference.clone(), (about.is_starter, is_believed));
@@ -442,8 +440,8 @@ impl Averaging {
 }
 
 impl PartState {
-    /// `least`: models that are not further apart are one. `travel`: how far training has moved the model.
-    fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, least: f64, travel: f64) {
+    /// `least`: models that are not further apart are one.
+    fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, least: f64) {
         let most_wrapped = masked_share(merged) > MOST;
         let is_wide = terms.width == CodeWidth::Sixteen;
         let is_telling = merged.norm > least;
@@ -468,8 +466,7 @@ impl PartState {
         let is_beyond_grid = self.is_beyond_grid && (is_wide || merged.masked_blocks > 0);
         // Where most blocks wrapped, or some are known to be far, the norm of the others says nothing.
         if !most_wrapped && !is_beyond_grid {
-            self.clip.record(merged.norm, travel > self.travel, least);
-            self.travel = travel;
+            self.clip.record(merged.norm, least);
         }
         // Where that goes on, nobody lets this model in.
         let is_apart = most_wrapped && !self.is_near;

@@ -18,6 +18,7 @@ use super::greeting::answer;
 use super::link::TeamLink;
 use super::{GREETING_TIMEOUT, GREETINGS_MAX, TEAM_PROTOCOL};
 use crate::address::to_core_peer;
+use crate::free_port;
 use crate::identity::peer_id;
 use crate::muxing::{driven, first_stream};
 use crate::rate_limit::Throttle;
@@ -85,6 +86,11 @@ impl TeamListener {
     ) -> Result<TeamListener, ListenError> {
         let mut transport = build(identity, counter)?;
         for address in listen {
+            let taken = |error: std::io::Error| ListenError::Address {
+                address: address.clone(),
+                reason: free_port::describe(&error),
+            };
+            free_port::ensure(address).map_err(taken)?;
             let failed = |error: transport::TransportError<std::io::Error>| ListenError::Address {
                 address: address.clone(),
                 reason: error.to_string(),
