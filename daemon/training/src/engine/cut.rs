@@ -73,7 +73,7 @@ pub fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
 /// The same where each stage is on another device.
 pub(crate) fn why_not_over_devices(manifest: &RunManifest) -> Option<&'static str> {
     let tied = "its head is the embedding's table, which the first and the last device would have to share";
-    why_not_cut(manifest).or(transformer_of(manifest).tied_head.then_some(tied))
+    why_not_cut(manifest).or_else(|| transformer_of(manifest).tied_head.then_some(tied))
 }
 
 impl Engine {
