@@ -107,19 +107,6 @@ fn parts_that_were_apart_for_long_are_soon_one_swarm_again() {
     }
 }
 
-/// Halves of 24 members have all the connections that they want each, and members of their own half to try for new ones.
-#[test]
-fn large_halves_that_were_apart_soon_meet() {
-    let data = QuadraticSpec { learning_rate: 0.003, spread: 0.3, noise: 1.0 };
-    for kind in [GossipKind::Links, GossipKind::Pairs] {
-        let step_time = Duration::from_millis(100);
-        let split = Split { kind, nodes: 24, apart: 12, lasts: seconds(120), step_time, data: data.clone() };
-        let healed = mean(4, &split.scenario(), |mut swarm| split.heals_in(&mut swarm));
-        println!("{kind:?}: {healed} s");
-        assert!(healed < 45.0, "{kind:?}: {healed} s");
-    }
-}
-
 /// Learning ends in the moment in which a split does. From then on each part draws together faster than the two of them do; did
 /// the clip norm follow the usual distance at once, they would take 29 s on links and as pairs in place of 23 and 20.
 #[test]
