@@ -43,12 +43,12 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let (directory, loaded) = brought.directory(&settings, &manifest, Coming::Founds)?;
     let identity = node::identity(&directory)?;
     let manifest = with_founder(manifest, &directory, &identity, &settings)?;
+    let is_founder = manifest.run.founder == peer_id(&identity).to_string();
     // Killed before its first checkpoint, a member has no model; to found the run once more would be a fork of it.
-    let is_of_another = DataDirectory::claimed_manifest(directory.root()).is_some_and(|claimed| {
-        !claimed.run.founder.is_empty() && claimed.run.founder != peer_id(&identity).to_string()
-    });
-    let joins = !bootstrap.is_empty() || (is_of_another && !options.begin_anew);
-    if (options.hours.is_some() || options.tokens.is_some()) && manifest.run.founder != peer_id(&identity).to_string() {
+    let is_member =
+        DataDirectory::claimed_manifest(directory.root()).is_some() && !manifest.run.founder.is_empty() && !is_founder;
+    let joins = !bootstrap.is_empty() || (is_member && !options.begin_anew);
+    if (options.hours.is_some() || options.tokens.is_some()) && !is_founder {
         let message = "--hours and --tokens are for a run that this node founds, and another one has founded this run";
         return Err(Failure::new(ExitCode::CommandLine, message)
             .hint("give them to `murmur start` there, or leave them out")

@@ -161,10 +161,7 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
         treatment: Treatment::default(),
         seed,
     };
-    let over_seeds = |methods: &[Method]| {
-        let pairs = SEEDS.iter().flat_map(|seed| methods.iter().map(move |method| (*method, *seed)));
-        pairs.map(|(method, seed)| setting(method, LEARNING_RATE, seed)).collect()
-    };
+    let over_seeds = |methods: &[Method]| vary(methods, |method, seed| setting(method, LEARNING_RATE, seed));
     // Muon: matched where nodes average parameters, as it is where all average gradients.
     let with_muon = |method, seed| Setting {
         treatment: if method == Method::DataParallel { MUON } else { MUON_MATCHED },
@@ -181,12 +178,10 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
         }
         Question::Optimizers | Question::Links => {
             let of_question = if question == Question::Links { &LINKS[..] } else { &OPTIMIZERS };
-            let pairs = SEEDS.iter().flat_map(|seed| of_question.iter().map(move |run| (*run, *seed)));
-            let made = pairs.map(|((method, learning_rate, treatment), seed)| Setting {
+            vary(of_question, |(method, learning_rate, treatment), seed| Setting {
                 treatment,
                 ..setting(method, learning_rate, seed)
-            });
-            made.collect()
+            })
         }
         Question::UnlikeData => over_seeds(&[GOSSIP, DILOCO, Method::LocalOnly]),
         Question::Conditions => {
@@ -198,10 +193,11 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
             vary(kinds.as_flattened(), |(nodes, method), seed| Setting { nodes, ..with_muon(method, seed) })
         }
         Question::Lengths => {
-            let adamw = |seed| Setting { treatment: ADAMW, ..with_muon(Method::DataParallel, seed) };
-            vary(&[None, Some(Method::DataParallel), Some(links(14))], |method, seed| Setting {
+            let kinds = [(Method::DataParallel, ADAMW), (Method::DataParallel, MUON), (links(14), MUON_MATCHED)];
+            vary(&kinds, |(method, treatment), seed| Setting {
                 steps: 4 * STEPS,
-                ..method.map_or(adamw(seed), |method| with_muon(method, seed))
+                treatment,
+                ..setting(method, LINKS_RATE, seed)
             })
         }
     }
