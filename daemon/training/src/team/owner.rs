@@ -315,6 +315,8 @@ impl Owner {
         }
         match self.until_ended()? {
             None => self.waiting(),
+            // It was asked for before the state changed: some stages may have computed with the one before.
+            Some(Ended::Gathered) if self.unwritten.is_some() => Ok(None),
             Some(Ended::Gathered) => {
                 self.count_wait();
                 Ok(Some(self.model.passing.losses))

@@ -20,6 +20,7 @@ use crate::{BaseWeights, Corpus, Device, EngineState, StepReport};
 mod on_gpu;
 mod streams;
 mod tied;
+mod waiting;
 
 /// Who is told what is said to whom: all machines of a team.
 #[derive(Clone, Default)]
@@ -462,31 +463,4 @@ fn dismissal(notice: &TeamNotice) -> Option<&String> {
         TeamNotice::HelperDismissed { helper, reason } if *helper == peer(1) => Some(reason),
         _ => None,
     }
-}
-
-#[test]
-fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_when_one_comes() {
-    let manifest = manifest(true, OptimizerKind::AdamW);
-    let options = TrainingOptions::default();
-    let memory = room_for_ends(&manifest, &options);
-    let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
-    let mut whole = alone(&manifest, options);
-    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
-    team.kill(1);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !team.notices.lock().expect("no panic").iter().any(|notice| matches!(notice, TeamNotice::Waiting { .. })) {
-        assert!(Instant::now() < deadline, "it does not say that it waits");
-        let begin = Instant::now();
-        let error = engine.step(2.0).expect_err("nobody has the layers");
-        assert!(matches!(error, TrainingError::TeamWaits(_)) && begin.elapsed() < Duration::from_secs(2), "{error}");
-    }
-    for engine in [&mut engine, &mut whole] {
-        let begin = Instant::now();
-        engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
-        assert!(engine.parameters().expect("those that are kept").iter().all(|value| value.is_finite()));
-        assert!(begin.elapsed() < Duration::from_secs(2), "exchanges are answered");
-    }
-    team.help(2, options, None);
-    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
-    assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "after a wait");
 }

@@ -1,0 +1,70 @@
+//! Captains to which no helper has some layers for a while.
+
+use std::sync::mpsc::channel;
+
+use super::*;
+
+#[test]
+fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_when_one_comes() {
+    let manifest = manifest(true, OptimizerKind::AdamW);
+    let options = TrainingOptions::default();
+    let memory = room_for_ends(&manifest, &options);
+    let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
+    let mut whole = alone(&manifest, options);
+    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    team.kill(1);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !team.notices.lock().expect("no panic").iter().any(|notice| matches!(notice, TeamNotice::Waiting { .. })) {
+        assert!(Instant::now() < deadline, "it does not say that it waits");
+        let begin = Instant::now();
+        let error = engine.step(2.0).expect_err("nobody has the layers");
+        assert!(matches!(error, TrainingError::TeamWaits(_)) && begin.elapsed() < Duration::from_secs(2), "{error}");
+    }
+    for engine in [&mut engine, &mut whole] {
+        let begin = Instant::now();
+        engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
+        assert!(engine.parameters().expect("those that are kept").iter().all(|value| value.is_finite()));
+        assert!(begin.elapsed() < Duration::from_secs(2), "exchanges are answered");
+    }
+    team.help(2, options, None);
+    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "after a wait");
+}
+
+/// A step is asked for in the moment in which a helper is lost, and its batch begins once another helper has come. The model is
+/// corrected between the two.
+#[test]
+fn a_correction_while_a_batch_waits_for_helpers_neither_misses_the_batch_nor_undoes_its_step() {
+    let manifest = manifest(true, OptimizerKind::AdamW);
+    let options = TrainingOptions::default();
+    let memory = room_for_ends(&manifest, &options);
+    let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
+    let mut whole = alone(&manifest, options);
+    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    let waited = || team.view.status().expect("it has begun").waited;
+    // One that offers nothing: that it is lost is a notice, and changes nothing.
+    team.board.tell(peer(CAPTAIN), Heard::Connected(peer(9)));
+    let (standing, stands) = channel();
+    let notices = team.notices.clone();
+    let standstill = std::thread::spawn(move || {
+        let _no_notice = notices.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.send(()).expect("the test waits");
+        std::thread::sleep(Duration::from_secs(1));
+    });
+    stands.recv().expect("it holds the notices");
+    // The captain's thread stands still in this notice, and hears in this order: helper 1 is gone, a batch is wanted.
+    team.board.tell(peer(CAPTAIN), Heard::Disconnected(peer(9)));
+    team.board.kill(peer(CAPTAIN), peer(1));
+    let error = engine.step(2.0).expect_err("nobody has the layers");
+    assert!(matches!(error, TrainingError::TeamWaits(_)), "{error}");
+    standstill.join().expect("it ends");
+    let before = waited();
+    std::thread::sleep(Duration::from_millis(10));
+    assert!(waited() > before, "the batch is wanted already");
+    for engine in [&mut engine, &mut whole] {
+        engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
+    }
+    team.help(2, options, None);
+    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "after a wait");
+}
