@@ -454,7 +454,7 @@ fn on_gpu(
 ) -> Result<GpuReplica, TrainingError> {
     let (trained, parameters) = if manifest.lora.is_on() {
         let (base, layout) = (base.ok_or(TrainingError::BaseMissing)?, transformer_layout(spec));
-        let weights = base.in_bits(&layout, manifest.lora.base_bits).into_exact();
+        let weights = base.in_bits(&layout, manifest.lora.base_bits);
         let base = Frozen::new(&*device, &layout, &weights, &manifest.lora, options.precision.into())?;
         let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
         (Trained { stage: StageSpec::whole(spec), layout: Arc::new(layout), base: Some(base) }, parameters)

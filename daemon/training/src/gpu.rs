@@ -8,6 +8,7 @@
 
 mod adapters;
 mod check;
+mod coded;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(test)]
@@ -61,6 +62,7 @@ pub(crate) enum Kind {
     Bf16,
     F64,
     U32,
+    I8,
 }
 
 impl From<Precision> for Kind {
@@ -76,6 +78,7 @@ impl Kind {
     /// In bytes.
     pub(crate) fn size(self) -> usize {
         match self {
+            Kind::I8 => 1,
             Kind::Bf16 => 2,
             Kind::F32 | Kind::U32 => 4,
             Kind::F64 => 8,
@@ -167,8 +170,9 @@ fn count(value: usize) -> Argument {
 }
 
 /// The kernels of `kernels.cu`, those of `float` and `bf16` without their ending.
-const KERNELS: [&str; 13] = [
+const KERNELS: [&str; 14] = [
     "embed",
+    "embed_coded",
     "embed_backward",
     "sum_values",
     "sum_squares",
@@ -185,7 +189,8 @@ const KERNELS: [&str; 13] = [
 /// The kernels of `attention.cuh`, with the width of a head as their ending.
 const ATTENTION_KERNELS: [&str; 3] = ["attend", "attend_backward_queries", "attend_backward_keys"];
 const ATTENTION_WIDTHS: [usize; 3] = [32, 64, 128];
-const KERNELS_OF_A_KIND: [&str; 14] = [
+const KERNELS_OF_A_KIND: [&str; 15] = [
+    "decode",
     "rms_norm",
     "add_and_norm",
     "rms_norm_backward",

@@ -97,7 +97,9 @@ impl MemoryEstimate {
         let (beside, of_frozen) = match kernels {
             _ if !lora => (0, 0),
             Kernels::Fused => (stored_values(&of_base(), manifest.lora.base_bits), 0),
-            Kernels::Cuda => (gpu::frozen_bytes(&of_base(), options.precision.into()).div_ceil(4) as u64, 0),
+            Kernels::Cuda => {
+                (gpu::frozen_bytes(&of_base(), options.precision.into(), &manifest.lora).div_ceil(4) as u64, 0)
+            }
             Kernels::Composed => (whole + targets(), targets()),
         };
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };

@@ -179,7 +179,7 @@ fn on_gpu(
     let seed = manifest.run.seed;
     let (base, layout, parameters) = if manifest.lora.is_on() {
         let base = base.ok_or(TrainingError::BaseMissing)?;
-        let weights = base.in_bits(model.layout(), manifest.lora.base_bits).into_exact();
+        let weights = base.in_bits(model.layout(), manifest.lora.base_bits);
         let base = Frozen::new(&*device, model.layout(), &weights, &manifest.lora, options.precision.into())?;
         let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
         let parameters = begin(&layout, &|| initial_adapters(&layout, seed));

@@ -1,5 +1,5 @@
 //! Low-rank adapters beside a frozen transformer in a GPU's memory, as `model/transformer/weights.rs` has them on the CPU: the
-//! base is held once, in the kind in which products read it, and has no gradient.
+//! base is held once, in the kind in which products read it or in 8 bits, and has no gradient.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,66 +9,95 @@ use murmur_protocol::ModelLayout;
 use murmur_protocol::layout::TensorSpec;
 use murmur_protocol::manifest::LoraSpec;
 
+use super::coded::{Coded, coded_bytes};
 use super::{Accelerator, Kind, Matrix, Memory, Span, bytes_of, count, launch_for_each};
 use crate::model::adapter_places::AdapterPlaces;
 use crate::model::lora::adapter_places;
+use crate::ops::base_weights::BaseWeights;
 
 /// A frozen base, and where adapters lie beside it.
 pub(crate) struct Frozen {
     places: Vec<AdapterPlaces>,
     scale: f32,
-    /// All weights, flat in the order of the base's layout.
-    for_products: Memory,
-    /// Those that are not for products, where these are rounded: where each lies in the base, and its memory.
+    held: Held,
+    /// What is read in 32 bits and is not held so: where each tensor lies in the base, and its memory.
     exact: Vec<(Range<usize>, Memory)>,
 }
 
-/// Whether it is read in 32 bits, not by products: vectors, and the table of the embedding.
-fn is_read_exactly(tensor: &TensorSpec) -> bool {
-    tensor.shape.len() < 2 || tensor.name == "model.embed_tokens.weight"
+/// What products read.
+pub(super) enum Held {
+    /// All weights, flat in the order of the base's layout.
+    Flat(Memory),
+    Coded(Coded),
 }
 
-/// Bytes that a base of this layout takes.
-pub(crate) fn frozen_bytes(base: &ModelLayout, kind: Kind) -> usize {
-    let exact = base.tensors().iter().filter(|tensor| kind != Kind::F32 && is_read_exactly(tensor));
-    base.parameters() * kind.size() + exact.map(|tensor| tensor.len() * Kind::F32.size()).sum::<usize>()
+/// Whether a tensor is read in 32 bits, not by products: a vector, and the table of the embedding where it is not coded.
+fn is_read_exactly(tensor: &TensorSpec, is_coded: bool) -> bool {
+    tensor.shape.len() < 2 || (tensor.name == "model.embed_tokens.weight" && !is_coded)
+}
+
+fn is_coded(spec: &LoraSpec) -> bool {
+    spec.base_bits == 8
+}
+
+/// Bytes that a base of this layout takes, read by products as `kind`.
+pub(crate) fn frozen_bytes(base: &ModelLayout, kind: Kind, spec: &LoraSpec) -> usize {
+    let exact = base.tensors().iter().filter(|tensor| is_read_exactly(tensor, is_coded(spec)));
+    let exact = exact.map(|tensor| tensor.len() * Kind::F32.size()).sum::<usize>();
+    match kind {
+        _ if is_coded(spec) => coded_bytes(base, kind) + exact,
+        Kind::F32 => base.parameters() * kind.size(),
+        _ => base.parameters() * kind.size() + exact,
+    }
 }
 
 impl Frozen {
-    /// The base of this layout with these weights, which products read as `kind`.
+    /// The base of this layout with these weights, which are in the bits of `spec`, and which products read as `kind`.
     pub(crate) fn new(
         device: &dyn Accelerator,
         base: &ModelLayout,
-        weights: &[f32],
+        weights: &BaseWeights,
         spec: &LoraSpec,
         kind: Kind,
     ) -> Result<Arc<Frozen>> {
-        let for_products = device.allocate(kind, weights.len())?;
-        let mut exact = Vec::new();
-        if kind == Kind::F32 {
-            device.upload(bytes_of(weights), for_products.span())?;
+        let values = |tensor: &TensorSpec| {
+            let mut values = vec![0.0; tensor.len()];
+            weights.read(tensor.offset, &mut values);
+            values
+        };
+        let held = if is_coded(spec) {
+            Held::Coded(Coded::new(device, base, weights, kind)?)
         } else {
+            let flat = device.allocate(kind, base.parameters())?;
             let largest = base.tensors().iter().map(TensorSpec::len).max().unwrap_or(0);
-            let passing = device.allocate(Kind::F32, largest)?;
+            let passing = (kind != Kind::F32).then(|| device.allocate(Kind::F32, largest)).transpose()?;
             for tensor in base.tensors() {
-                let (values, place) = (&weights[tensor.range()], for_products.span().part(tensor.range()));
-                device.upload(bytes_of(values), passing.span())?;
+                let (values, place) = (values(tensor), flat.span().part(tensor.range()));
+                let Some(passing) = &passing else {
+                    device.upload(bytes_of(&values), place)?;
+                    continue;
+                };
+                device.upload(bytes_of(&values), passing.span())?;
                 let arguments = [passing.span().into(), place.into(), count(values.len())];
                 launch_for_each(device, "to_bf16", values.len(), &arguments)?;
-                if is_read_exactly(tensor) {
-                    let memory = device.allocate(Kind::F32, values.len())?;
-                    device.upload(bytes_of(values), memory.span())?;
-                    exact.push((tensor.range(), memory));
-                }
             }
-            device.wait()?;
+            Held::Flat(flat)
+        };
+        let mut exact = Vec::new();
+        if is_coded(spec) || kind != Kind::F32 {
+            for tensor in base.tensors().iter().filter(|tensor| is_read_exactly(tensor, is_coded(spec))) {
+                let memory = device.allocate(Kind::F32, tensor.len())?;
+                device.upload(bytes_of(&values(tensor)), memory.span())?;
+                exact.push((tensor.range(), memory));
+            }
         }
+        device.wait()?;
         let (places, scale) = (adapter_places(base, spec), spec.scale() as f32);
-        Ok(Arc::new(Frozen { places, scale, for_products, exact }))
+        Ok(Arc::new(Frozen { places, scale, held, exact }))
     }
 
-    pub(super) fn for_products(&self) -> Span {
-        self.for_products.span()
+    pub(super) fn held(&self) -> &Held {
+        &self.held
     }
 
     /// In 32 bits.
@@ -76,8 +105,10 @@ impl Frozen {
     /// # Panics
     /// When it is no tensor, or one that only products read.
     pub(super) fn exact(&self, place: &Range<usize>) -> Span {
-        if self.for_products().kind == Kind::F32 {
-            return self.for_products().part(place.clone());
+        if let Held::Flat(flat) = &self.held
+            && flat.span().kind == Kind::F32
+        {
+            return flat.span().part(place.clone());
         }
         let index = self.exact.binary_search_by_key(&place.start, |(range, _)| range.start);
         let (range, memory) = &self.exact[index.expect("a tensor that is read exactly")];

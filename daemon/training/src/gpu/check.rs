@@ -6,12 +6,15 @@ use std::sync::Arc;
 use candle_core::Result;
 use murmur_protocol::Correction;
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::{AttentionBias, OptimizerKind, OptimizerSpec, TransformerModel};
+use murmur_protocol::layout::TensorSpec;
+use murmur_protocol::manifest::{AttentionBias, LoraSpec, OptimizerKind, OptimizerSpec, TransformerModel};
 
-use super::{ATTENTION_WIDTHS, Accelerator, GpuReplica, Trained};
+use super::{ATTENTION_WIDTHS, Accelerator, Frozen, GpuReplica, Trained};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
-use crate::model::build;
+use crate::model::lora::Lora;
+use crate::model::{Model as _, StageSpec, Transformer, build};
+use crate::ops::base_weights::BaseWeights;
 use crate::optimizer::Moments;
 use crate::replica::{HostReplica, Replica};
 
@@ -127,8 +130,33 @@ pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), St
                 return Err(format!("{number} results of a step in {precision:?} are not the CPU's, first {first}"));
             }
         }
+        if !agrees_beside_8_bits(device, precision, tolerance).map_err(|error| error.to_string())? {
+            return Err(format!(
+                "adapters beside a base in 8 bits in {precision:?} have another gradient than on the CPU"
+            ));
+        }
     }
     Ok(())
+}
+
+/// Whether adapters beside a frozen base in 8 bits have the CPU's loss and gradient.
+fn agrees_beside_8_bits(device: &Arc<dyn Accelerator>, precision: Precision, tolerance: f32) -> Result<bool> {
+    let (spec, lora) = (with_all(), LoraSpec { rank: 2, base_bits: 8, ..LoraSpec::default() });
+    let (base, optimizer) = (Transformer::new(&spec), OptimizerSpec::default());
+    let weights = BaseWeights::from(base.initial_parameters(1)).in_bits(base.layout(), lora.base_bits);
+    let frozen = Frozen::new(&**device, base.layout(), &weights, &lora, precision.into())?;
+    let model = Lora::new(base, weights, &lora);
+    let layout = model.layout().clone();
+    // Where B is zero, A has no gradient.
+    let parameters: Vec<f32> = (0..layout.parameters()).map(|index| ((index % 7) as f32 - 3.0) / 50.0).collect();
+    let trained = Trained { stage: StageSpec::whole(&spec), layout: layout.clone(), base: Some(frozen) };
+    let options = TrainingOptions { precision, ..TrainingOptions::default() };
+    let mut on_device = GpuReplica::new(device.clone(), &spec, trained, &parameters, optimizer.clone(), 3, &options)?;
+    let mut on_host = HostReplica::new(Box::new(model), parameters, optimizer, 3);
+    let (loss, expected) = (gradient(&mut on_device, &spec)?, gradient(&mut on_host, &spec)?);
+    let (of_device, of_host) = (on_device.gradient()?, on_host.gradient()?);
+    let agrees = |tensor: &TensorSpec| agree(&of_device[tensor.range()], &of_host[tensor.range()], tolerance);
+    Ok((loss - expected).abs() <= f64::from(tolerance) && layout.tensors().iter().all(agrees))
 }
 
 /// Whether all values differ by at most so much of the largest.

@@ -141,6 +141,17 @@ extern "C" __global__ void embed(const float *table, const u32 *tokens, float *s
     for (u32 column = threadIdx.x; column < width; column += blockDim.x) to[column] = from[column];
 }
 
+/// The same of a table in 8 bits: blocks of 64 values in the order of its rows, each with a scale.
+extern "C" __global__ void embed_coded(const signed char *codes, const bf16 *scales, const u32 *tokens, float *stream,
+                                       u32 width) {
+    size_t first = (size_t)tokens[blockIdx.x] * width;
+    float *to = stream + (size_t)blockIdx.x * width;
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
+        size_t from = first + column;
+        to[column] = codes[from] * load(scales + from / 64);
+    }
+}
+
 /// Rows of one token meet in one row of the table, in any order.
 extern "C" __global__ void embed_backward(const float *to_stream, const u32 *tokens, float *to_table, u32 width) {
     const float *from = to_stream + (size_t)blockIdx.x * width;
@@ -547,6 +558,26 @@ extern "C" __global__ void add(float *values, const float *added, size_t count) 
     if (index < count) values[index] += added[index];
 }
 
+/// `values` ← `count` values of a matrix in 8 bits, from its value `first` on. A thread decodes four, which are of one block and lie
+/// aligned where these numbers and the places of `values` are multiples of four.
+template <typename T>
+__device__ void decode(const signed char *codes, const bf16 *scales, T *values, size_t first, size_t count) {
+    size_t begin = 4 * element();
+    if (begin >= count) return;
+    if (first % 4 == 0 && count % 4 == 0 && (size_t)values % (4 * sizeof(T)) == 0) {
+        u32 four = *(const u32 *)(codes + first + begin);
+        float scale = load(scales + (first + begin) / 64);
+        Values<4> decoded;
+        for (u32 index = 0; index < 4; ++index) decoded.at[index] = (signed char)(four >> 8 * index) * scale;
+        store_all<4>(values + begin, decoded);
+        return;
+    }
+    for (size_t index = begin; index < begin + 4 && index < count; ++index) {
+        size_t from = first + index;
+        store(values + index, codes[from] * load(scales + from / 64));
+    }
+}
+
 /// Muon's momentum with the gradient scaled by `added`, and its step ahead (`look_ahead` in `optimizer/muon.rs`).
 extern "C" __global__ void muon_look_ahead(const float *gradient, float *mean, float *update, size_t count, float decay,
                                       float added) {
@@ -611,6 +642,10 @@ extern "C" __global__ void adamw(float *values, const float *gradient, const flo
     }
 
 #define FOR(T)                                                                                                         \
+    extern "C" __global__ void decode_##T(const signed char *codes, const bf16 *scales, T *values, size_t first,       \
+                                          size_t count) {                                                              \
+        decode(codes, scales, values, first, count);                                                                   \
+    }                                                                                                                  \
     extern "C" __global__ void rms_norm_##T(const float *input, const float *scale, T *output, u32 width,              \
                                             float epsilon) {                                                           \
         BY_FOUR(width, rms_norm, input, scale, output, width, epsilon);                                                \

@@ -16,6 +16,7 @@ use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::model::lora::Lora;
 use crate::model::{Model as _, StageSpec, Transformer, build};
+use crate::ops::base_weights::BaseWeights;
 use crate::ops::gradient_check::{random_tokens, random_values};
 use crate::optimizer::Optimizer;
 use crate::replica::stage::Microbatch;
@@ -79,6 +80,11 @@ fn attended_at_once() -> [TransformerModel; 3] {
         ..TransformerModel::default()
     };
     [wide(32, 4, 2), wide(64, 2, 1), wide(128, 1, 1)]
+}
+
+/// Weights in the bits of a base.
+fn in_bits(weights: &[f32], layout: &ModelLayout, lora: &LoraSpec) -> BaseWeights {
+    BaseWeights::from(weights.to_vec()).in_bits(layout, lora.base_bits)
 }
 
 fn batch(spec: &TransformerModel, sequences: usize, seed: u64) -> Batch {
@@ -261,19 +267,19 @@ fn the_estimate_is_what_is_allocated() -> Result<()> {
 /// The base is held once, as products read it; what else there is depends on the adapters alone.
 #[test]
 fn a_frozen_base_and_adapters_take_what_is_estimated() -> Result<()> {
-    for precision in [Precision::F32, Precision::Bf16] {
-        let (Some(device), spec, lora) = (Emulated::open(), &specs()[0], LoraSpec { rank: 3, ..LoraSpec::default() })
-        else {
-            return Ok(());
-        };
+    let ways = [(Precision::F32, 32), (Precision::Bf16, 16), (Precision::F32, 8), (Precision::Bf16, 8)];
+    for (precision, base_bits) in ways {
+        let Some(device) = Emulated::open() else { return Ok(()) };
+        let (spec, lora) = (&specs()[0], LoraSpec { rank: 3, base_bits, ..LoraSpec::default() });
         let (base, optimizer) = (Transformer::new(spec), OptimizerSpec::default());
         let weights = base.initial_parameters(1);
         let before = device.allocated();
+        let weights = in_bits(&weights, base.layout(), &lora);
         let frozen = Frozen::new(&*device, base.layout(), &weights, &lora, precision.into())?;
         // In 16 bits every tensor passes through memory that is given back.
         let passing = base.layout().tensors().iter().map(|tensor| 4 * tensor.len()).max().unwrap_or(0);
-        let passing = if precision == Precision::F32 { 0 } else { passing };
-        let bytes = frozen_bytes(base.layout(), precision.into());
+        let passing = if base_bits == 16 { passing } else { 0 };
+        let bytes = frozen_bytes(base.layout(), precision.into(), &lora);
         assert_eq!(device.allocated() - before, bytes + passing);
         let layout = Arc::new(crate::model::lora::lora_layout(base.layout(), &lora));
         let parameters = crate::model::lora::initial_adapters(&layout, 1);
@@ -303,13 +309,15 @@ fn a_device_whose_kernels_compute_something_else_is_found_out() {
 #[test]
 fn adapters_train_as_on_the_cpu() -> Result<()> {
     let targets = LORA_TARGETS.map(str::to_owned).to_vec();
-    let lora = LoraSpec { rank: 3, targets, ..LoraSpec::default() };
-    let cases = [(Precision::F32, 1e-4, 1), (Precision::Bf16, 0.05, 1), (Precision::F32, 1e-4, 3)];
-    for (device, (precision, tolerance, index)) in on_all_devices(cases) {
+    let (f32, bf16) = ((Precision::F32, 1e-4), (Precision::Bf16, 0.05));
+    let cases = [(f32, 1, 32), (bf16, 1, 32), (f32, 3, 32), (f32, 1, 8), (f32, 2, 8), (bf16, 3, 8)];
+    for (device, ((precision, tolerance), index, base_bits)) in on_all_devices(cases) {
+        let lora = LoraSpec { rank: 3, targets: targets.clone(), base_bits, ..LoraSpec::default() };
         let (spec, options) = (&specs()[index], TrainingOptions { precision, ..TrainingOptions::default() });
         let (base, optimizer) = (Transformer::new(spec), OptimizerSpec::default());
         let weights = base.initial_parameters(1);
-        let frozen = Frozen::new(&*device, base.layout(), &weights, &lora, precision.into())?;
+        let of_gpu = in_bits(&weights, base.layout(), &lora);
+        let frozen = Frozen::new(&*device, base.layout(), &of_gpu, &lora, precision.into())?;
         let model = Lora::new(base, weights, &lora);
         // Where B is zero, A has no gradient.
         let mut parameters = random_values(model.layout().parameters(), 4);
@@ -339,14 +347,16 @@ fn stages_on_gpus_train_with_the_bits_of_one_gpu() -> Result<()> {
     // What several blocks add to one place is added in any order: one block has all rows, and few tokens are alike.
     let spec = TransformerModel { layers: 3, context: 8, vocabulary: 4096, ..specs()[0].clone() };
     let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
-    let adapters = LoraSpec { rank: 2, ..LoraSpec::default() };
-    let cases = [(false, false, Precision::F32), (true, false, Precision::Bf16), (false, true, Precision::F32)];
-    for (device, (recompute, is_adapted, precision)) in on_all_devices(cases) {
+    let (f32, bf16) = (Precision::F32, Precision::Bf16);
+    let cases = [(false, None, f32), (true, None, bf16), (false, Some(32), f32), (false, Some(8), f32)];
+    for (device, (recompute, base_bits, precision)) in on_all_devices(cases) {
         let options = TrainingOptions { recompute, precision, micro_batch: Some(1), ..TrainingOptions::default() };
         let replica = |stage: StageSpec| -> Result<GpuReplica> {
             let model = Transformer::of_stage(&spec, stage.clone());
             let (base, weights) = (model.layout().clone(), model.initial_parameters(1));
-            let (trained, parameters) = if is_adapted {
+            let (trained, parameters) = if let Some(base_bits) = base_bits {
+                let adapters = LoraSpec { rank: 2, base_bits, ..LoraSpec::default() };
+                let weights = in_bits(&weights, &base, &adapters);
                 let frozen = Frozen::new(&*device, &base, &weights, &adapters, precision.into())?;
                 let layout = Arc::new(crate::model::lora::lora_layout(&base, &adapters));
                 let parameters = crate::model::lora::initial_adapters(&layout, 1);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use candle_core::Result;
 
-use super::adapters::Frozen;
+use super::adapters::{Frozen, Held};
+use super::coded::Coded;
 use super::{Accelerator, Kind, Matrix, Memory, Span, bytes_of, count, launch_for_each};
 use crate::model::adapter_places::AdapterPlaces;
 
@@ -39,10 +40,37 @@ impl Weights {
         self.base.as_ref().map_or_else(|| self.exact.part(place.clone()), |base| base.exact(place))
     }
 
-    /// For products, with so many columns.
-    pub(super) fn matrix(&self, place: &Range<usize>, columns: usize) -> Matrix {
-        let all = self.base.as_ref().map_or(self.for_products, |base| base.for_products());
-        Matrix::new(all.part(place.clone()), columns)
+    /// Has a weight with so many columns multiplied by, panel after panel: `multiply` gets the numbers of its rows, and these rows
+    /// as products read them.
+    pub(super) fn by_panels(
+        &self,
+        device: &dyn Accelerator,
+        place: &Range<usize>,
+        columns: usize,
+        mut multiply: impl FnMut(Range<usize>, Matrix) -> Result<()>,
+    ) -> Result<()> {
+        let rows = place.len() / columns;
+        let flat = match self.base.as_ref().map(|base| base.held()) {
+            None => self.for_products,
+            Some(Held::Flat(flat)) => flat.span(),
+            Some(Held::Coded(coded)) => {
+                let at_once = coded.panel_rows(columns);
+                return (0..rows).step_by(at_once).try_for_each(|first| {
+                    let end = rows.min(first + at_once);
+                    let panel = place.start + first * columns..place.start + end * columns;
+                    multiply(first..end, coded.decode(device, &panel, columns)?)
+                });
+            }
+        };
+        multiply(0..rows, Matrix::new(flat.part(place.clone()), columns))
+    }
+
+    /// The table of the embedding, where it is coded.
+    pub(super) fn coded(&self) -> Option<&Coded> {
+        match self.base.as_ref()?.held() {
+            Held::Flat(_) => None,
+            Held::Coded(coded) => Some(coded),
+        }
     }
 
     /// Of the matrices in a place.

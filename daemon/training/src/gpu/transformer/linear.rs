@@ -33,9 +33,11 @@ impl Linear<'_> {
 impl Gpu<'_> {
     /// Fills the results.
     pub(super) fn linear(&self, linear: Linear) -> Result<()> {
-        let (rows, [outputs, width]) = (linear.rows, linear.shape());
-        let weight = self.weights.matrix(linear.place, width).transposed();
-        self.multiply(Product::new(linear.inputs, weight, linear.results, [rows, outputs, width]))?;
+        let (rows, [_, width]) = (linear.rows, linear.shape());
+        self.weights.by_panels(&*self.model.device, linear.place, width, |outputs, weight| {
+            let results = linear.results.columns_from(outputs.start);
+            self.multiply(Product::new(linear.inputs, weight.transposed(), results, [rows, outputs.len(), width]))
+        })?;
         for adapter in self.weights.adapters_in(linear.place) {
             let (low, results) = (self.lowered(linear, &adapter)?, linear.results_of(&adapter));
             let shape = [rows, adapter.places.outputs(), adapter.places.rank()];
@@ -80,9 +82,12 @@ impl Gpu<'_> {
 
     /// From the gradient of the results to that of its inputs.
     pub(super) fn linear_to_inputs(&self, linear: Linear, to_inputs: Matrix) -> Result<()> {
-        let (rows, [outputs, width]) = (linear.rows, linear.shape());
-        let weight = self.weights.matrix(linear.place, width);
-        self.multiply(Product::new(linear.results, weight, to_inputs, [rows, width, outputs]))?;
+        let (rows, [_, width]) = (linear.rows, linear.shape());
+        self.weights.by_panels(&*self.model.device, linear.place, width, |outputs, weight| {
+            let to_results = linear.results.columns_from(outputs.start);
+            let product = Product::new(to_results, weight, to_inputs, [rows, width, outputs.len()]);
+            self.multiply(if outputs.start == 0 { product } else { product.adds() })
+        })?;
         for adapter in self.weights.adapters_in(linear.place) {
             let (to_low, rank) = (self.lowered_gradient(linear, &adapter)?, adapter.places.rank());
             self.multiply(Product::new(to_low, adapter.down, to_inputs, [rows, width, rank]).adds())?;

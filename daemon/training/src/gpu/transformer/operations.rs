@@ -153,6 +153,10 @@ impl Operations for Gpu<'_> {
     fn replace(&self, _given: &mut GpuBuffer, _spare: &mut GpuBuffer) {}
 
     fn embed(&self, table: &Range<usize>, tokens: &GpuTokens, stream: &mut GpuBuffer) -> Result<()> {
+        if let Some(coded) = self.weights.coded() {
+            let (tokens, stream) = ((tokens.inputs.span(), self.rows()), (stream.span(), self.width()));
+            return coded.embed(&*self.model.device, table, tokens, stream);
+        }
         let spans = [self.weights.exact(table), tokens.inputs.span(), stream.span()].map(Argument::from);
         self.model.device.launch("embed", self.rows(), &[&spans[..], &[size(self.width())]].concat())
     }

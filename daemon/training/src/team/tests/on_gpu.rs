@@ -16,7 +16,7 @@ fn gpu() -> Option<Arc<dyn Accelerator>> {
 fn on_gpu(has_adapters: bool) -> RunManifest {
     let mut manifest = manifest(has_adapters, OptimizerKind::AdamW);
     edit_model(&mut manifest, |model| (model.layers, model.context, model.vocabulary) = (3, 8, 300));
-    (manifest.optimizer.batch_sequences, manifest.lora.base_bits) = (4, 32);
+    manifest.optimizer.batch_sequences = 4;
     manifest
 }
 
@@ -35,8 +35,7 @@ fn one_gpu(manifest: &RunManifest, device: Arc<dyn Accelerator>) -> Engine {
     let stage = StageSpec::whole(transformer_of(manifest));
     let (trained, parameters) = match base(manifest) {
         Some(base) => {
-            let weights = base.into_exact();
-            let frozen = Frozen::new(&*device, model.layout(), &weights, &manifest.lora, Precision::F32.into());
+            let frozen = Frozen::new(&*device, model.layout(), &base, &manifest.lora, Precision::F32.into());
             let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
             let parameters = initial_adapters(&layout, manifest.run.seed);
             (Trained { stage, layout, base: Some(frozen.expect("memory")) }, parameters)

@@ -1,0 +1,129 @@
+//! The matrices of a frozen base in 8 bits in a GPU's memory, coded as `ops/base_weights.rs` has them in the machine's. Products
+//! read a panel of rows at a time, which is decoded right before.
+
+use std::ops::Range;
+
+use candle_core::Result;
+use murmur_protocol::ModelLayout;
+use murmur_protocol::layout::TensorSpec;
+
+use super::{Accelerator, Argument, Kind, Matrix, Memory, Span, count, launch_for_each, of_kind, size};
+use crate::ops::base_weights::{BLOCK, BaseWeights};
+
+/// Values of a panel, unless a row has more: few beside a base, enough rows for a product of full speed.
+const PANEL_VALUES: usize = if cfg!(test) { 600 } else { 16 << 20 };
+
+/// Rows of a panel are a multiple of this where there are so many, so that all products have aligned columns.
+const PANEL_ROWS: usize = 64;
+
+/// Values that a thread decodes, as in `kernels.cu`.
+const AT_ONCE: usize = 4;
+
+/// Matrices, in the order of the base's layout.
+pub(super) struct Coded {
+    codes: Memory,
+    /// Of each block of [`BLOCK`] values of a matrix, in the order of its rows.
+    scales: Memory,
+    places: Vec<Place>,
+    panel: Memory,
+}
+
+struct Place {
+    /// In the base's layout.
+    range: Range<usize>,
+    /// In the codes, a whole block: so that threads read aligned.
+    first: usize,
+}
+
+fn matrices(base: &ModelLayout) -> impl Iterator<Item = &TensorSpec> {
+    base.tensors().iter().filter(|tensor| tensor.shape.len() > 1)
+}
+
+/// Blocks of all matrices.
+fn blocks(base: &ModelLayout) -> usize {
+    matrices(base).map(|tensor| tensor.len().div_ceil(BLOCK)).sum()
+}
+
+fn panel_values(base: &ModelLayout) -> usize {
+    let widest = matrices(base).map(|tensor| tensor.shape[1]).max().unwrap_or(0);
+    let all = matrices(base).map(TensorSpec::len).sum::<usize>();
+    PANEL_VALUES.min(all).max(widest)
+}
+
+/// Bytes that the matrices of a base of this layout take, read by products as `kind`.
+pub(super) fn coded_bytes(base: &ModelLayout, kind: Kind) -> usize {
+    let block = BLOCK * Kind::I8.size() + Kind::Bf16.size();
+    blocks(base) * block + panel_values(base) * kind.size()
+}
+
+impl Coded {
+    /// Of weights that are in 8 bits.
+    pub(super) fn new(
+        device: &dyn Accelerator,
+        base: &ModelLayout,
+        weights: &BaseWeights,
+        kind: Kind,
+    ) -> Result<Coded> {
+        let (codes, scales) =
+            (device.allocate(Kind::I8, blocks(base) * BLOCK)?, device.allocate(Kind::Bf16, blocks(base))?);
+        let (mut places, mut block) = (Vec::new(), 0);
+        for tensor in matrices(base) {
+            let (length, of_tensor) = (tensor.len(), tensor.len().div_ceil(BLOCK));
+            let encoded = weights.encoded(tensor.offset, length);
+            let (of_codes, of_scales) = encoded.split_at(length);
+            device.upload(of_codes, codes.span().part(block * BLOCK..block * BLOCK + length))?;
+            device.upload(of_scales, scales.span().part(block..block + of_tensor))?;
+            places.push(Place { range: tensor.range(), first: block * BLOCK });
+            block += of_tensor;
+        }
+        Ok(Coded { codes, scales, places, panel: device.allocate(kind, panel_values(base))? })
+    }
+
+    /// The matrices of which some values lie in `range` of the base.
+    fn within(&self, range: &Range<usize>) -> &[Place] {
+        let first = self.places.partition_point(|place| place.range.end <= range.start);
+        let end = self.places.partition_point(|place| place.range.start < range.end);
+        &self.places[first..end]
+    }
+
+    /// Codes and scales of a matrix.
+    fn spans(&self, place: &Place) -> [Span; 2] {
+        let (length, block) = (place.range.len(), place.first / BLOCK);
+        let codes = self.codes.span().part(place.first..place.first + length);
+        [codes, self.scales.span().part(block..block + length.div_ceil(BLOCK))]
+    }
+
+    /// Rows of a panel of a weight with so many columns.
+    pub(super) fn panel_rows(&self, columns: usize) -> usize {
+        let rows = self.panel.span().values / columns;
+        if rows > PANEL_ROWS { rows - rows % PANEL_ROWS } else { rows }
+    }
+
+    /// Decodes at most a panel of a weight, which may lie in several matrices. It holds until the next one is decoded.
+    pub(super) fn decode(&self, device: &dyn Accelerator, range: &Range<usize>, columns: usize) -> Result<Matrix> {
+        let panel = self.panel.span().first(range.len());
+        for place in self.within(range) {
+            let (begin, end) = (range.start.max(place.range.start), range.end.min(place.range.end));
+            let decoded = panel.part(begin - range.start..end - range.start);
+            let [codes, scales] = self.spans(place).map(Argument::from);
+            let arguments = [codes, scales, decoded.into(), count(begin - place.range.start), count(end - begin)];
+            let threads = (end - begin).div_ceil(AT_ONCE);
+            launch_for_each(device, &of_kind("decode", panel.kind), threads, &arguments)?;
+        }
+        Ok(Matrix::new(panel, columns))
+    }
+
+    /// Writes the rows of a table of so many columns for these tokens.
+    pub(super) fn embed(
+        &self,
+        device: &dyn Accelerator,
+        table: &Range<usize>,
+        (tokens, rows): (Span, usize),
+        (stream, columns): (Span, usize),
+    ) -> Result<()> {
+        let [place] = self.within(table) else { panic!("a table is one matrix") };
+        let [codes, scales] = self.spans(place);
+        let spans = [codes, scales, tokens, stream].map(Argument::from);
+        device.launch("embed_coded", rows, &[&spans[..], &[size(columns)]].concat())
+    }
+}
