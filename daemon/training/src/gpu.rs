@@ -20,7 +20,7 @@ mod transformer;
 mod weights;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 #[cfg(feature = "cuda")]
 use std::collections::BTreeMap;

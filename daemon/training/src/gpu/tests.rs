@@ -22,18 +22,19 @@ use crate::optimizer::Optimizer;
 use crate::replica::stage::Microbatch;
 use crate::replica::{HostReplica, InParts, Pipeline, Replica, Stage};
 
+/// An emulated GPU, and in a build for GPUs a real one where there is one.
 fn devices() -> Vec<Arc<dyn Accelerator>> {
     let emulated = Emulated::open().map(|device| device as Arc<dyn Accelerator>);
     emulated.into_iter().chain(real()).collect()
 }
 
 #[cfg(not(feature = "cuda"))]
-fn real() -> Option<Arc<dyn Accelerator>> {
+pub(crate) fn real() -> Option<Arc<dyn Accelerator>> {
     None
 }
 
 #[cfg(feature = "cuda")]
-fn real() -> Option<Arc<dyn Accelerator>> {
+pub(crate) fn real() -> Option<Arc<dyn Accelerator>> {
     match crate::DeviceChoice::Cuda(0).open() {
         Ok((device, _)) => Some(super::accelerator(&device).expect("a GPU computes what the CPU does")),
         Err(error) => {

@@ -41,7 +41,9 @@ fn a_correction_while_a_batch_waits_for_helpers_neither_misses_the_batch_nor_und
     let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
     let mut whole = alone(&manifest, options);
     assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
-    let waited = || team.view.status().expect("it has begun").waited;
+    let view = team.view.clone();
+    let waited = || view.status().expect("it has begun").waited;
+    let before = waited();
     // One that offers nothing: that it is lost is a notice, and changes nothing.
     team.board.tell(peer(CAPTAIN), Heard::Connected(peer(9)));
     let (standing, stands) = channel();
@@ -58,9 +60,11 @@ fn a_correction_while_a_batch_waits_for_helpers_neither_misses_the_batch_nor_und
     let error = engine.step(2.0).expect_err("nobody has the layers");
     assert!(matches!(error, TrainingError::TeamWaits(_)), "{error}");
     standstill.join().expect("it ends");
-    let before = waited();
-    std::thread::sleep(Duration::from_millis(10));
-    assert!(waited() > before, "the batch is wanted already");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while waited() == before {
+        assert!(Instant::now() < deadline, "no batch waits for the team");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     for engine in [&mut engine, &mut whole] {
         engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
     }
