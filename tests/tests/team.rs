@@ -139,6 +139,33 @@ fn trains_with_the_bits_of_one_machine(with_base: bool, write: fn(&Place, &str) 
     helper.wait_for("holds nothing any more");
 }
 
+/// A team and a machine with all of the model average their models every five steps.
+#[test]
+fn a_team_is_a_member_of_a_synchronous_run_that_averages_models() {
+    let _turn = murmur_tests::turn::computes();
+    let place = Place::new();
+    let synchronous = "[synchronous]\ntopology = \"ring\"\nevery_steps = 5\n";
+    let run_file = write_run(
+        place.folder.path(),
+        &format!("{}{synchronous}", LAYERED_RUN.replace("total_steps = 100000", "total_steps = 60")),
+    );
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let settings = place.settings(&run_file);
+    let arguments = ["start", text(&run_file), "--node", text(&settings), "--helper", &helper.line()];
+    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &arguments);
+    captain.wait_for("a step", |report| report.steps > 0);
+    let other = Daemon::spawn(MURMUR, &place.at("other"), &["join", &captain.ticket()]);
+    let at_its_end = |daemon: &Daemon| daemon.wait_for("the end of the run", |report| report.phase == "completed");
+    let [of_captain, of_other] = [&captain, &other].map(at_its_end);
+    for report in [&of_captain, &of_other] {
+        let told = report.synchronous.as_ref().expect("the run is synchronous");
+        assert!(told.members == 2 && told.all_reduces >= 4, "{told:?}");
+    }
+    let team = of_captain.team.expect("it had one");
+    assert!(team.batches >= 50, "{team:?}");
+    assert_eq!(checkpoint(&place.at("captain"))[0], checkpoint(&place.at("other"))[0]);
+}
+
 #[test]
 fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_on() {
     let _turn = murmur_tests::turn::computes();
@@ -363,6 +390,9 @@ fn what_no_team_can_be_made_of_is_refused_in_one_line_with_a_hint() {
     let images = write_run(place.folder.path(), "[model]\nkind = \"mlp\"\nhidden = [8]\n[data]\nsource = \"idx\"\n");
     let errors = refused(&["start", text(&images), "--helper", &line]);
     assert!(errors.contains("only transformers are cut") && errors.contains("murmur join"), "{errors}");
+    let of_gradients = place.run_file("[synchronous]\ntopology = \"ring\"\n");
+    let errors = refused(&["start", text(&of_gradients), "--helper", &line]);
+    assert!(errors.contains("gradient of every step") && errors.contains("every_steps = 10"), "{errors}");
 
     let run_file = place.run_file("");
     let (settings, data) = (place.settings(&run_file), place.at("captain"));

@@ -118,8 +118,11 @@ pub(crate) fn check(manifest: &RunManifest, settings: &NodeSettings) -> Result<(
     if let Some(reason) = murmur_training::why_not_cut(manifest) {
         return refused(reason, instead);
     }
-    if manifest.synchronous.is_on() {
-        return refused("its members average gradients, or models, all at once ([synchronous])", instead);
+    if manifest.synchronous.is_on() && manifest.synchronous.averages_gradients() {
+        return refused(
+            "its members average the gradient of every step, of which each machine would have a part",
+            "average models with synchronous.every_steps = 10, or leave out --helper",
+        );
     }
     if settings.privacy.is_on() {
         return refused(

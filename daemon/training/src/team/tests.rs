@@ -19,6 +19,7 @@ use crate::{BaseWeights, Corpus, Device, EngineState, StepReport};
 
 mod on_gpu;
 mod streams;
+mod synchronous;
 mod tied;
 mod waiting;
 

@@ -1,0 +1,46 @@
+//! Teams that are members of synchronous runs, which average models every few steps.
+
+use murmur_protocol::Snapshot;
+use murmur_protocol::manifest::{SynchronousSpec, Topology};
+
+use super::*;
+
+/// The sum of this member's contribution and of another one's.
+fn sum(contribution: Vec<f32>) -> Snapshot {
+    let others = |(place, value): (usize, f32)| 2.0 * value + if place % 2 == 0 { 0.02 } else { -0.01 };
+    Snapshot::from(contribution.into_iter().enumerate().map(others).collect::<Vec<f32>>())
+}
+
+#[test]
+fn a_team_contributes_its_model_and_takes_the_mean_up_with_the_bits_of_one_machine() {
+    for (has_adapters, outer_learning_rate) in [(false, 0.0), (true, 0.7)] {
+        let mut manifest = manifest(has_adapters, OptimizerKind::AdamW);
+        manifest.synchronous =
+            SynchronousSpec { topology: Topology::Ring, every_steps: 3, ..SynchronousSpec::default() };
+        manifest.gossip.outer_learning_rate = outer_learning_rate;
+        let options = TrainingOptions::default();
+        let memory = room_for_ends(&manifest, &options);
+        let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
+        let mut whole = alone(&manifest, options);
+        for round in 0..3 {
+            [&mut engine, &mut whole].map(|engine| engine.keep_average().expect("a model"));
+            assert_eq!(stepped(&mut engine, 3), stepped(&mut whole, 3), "round {round}");
+            let contributions = [&mut engine, &mut whole].map(|engine| engine.contributed_model().expect("a model"));
+            assert_eq!(contributions[0], contributions[1], "round {round}");
+            if has_adapters && round == 1 {
+                // What all have averaged comes while nobody has the layers.
+                team.kill(1);
+            }
+            for (engine, contribution) in [&mut engine, &mut whole].into_iter().zip(contributions) {
+                engine.average_with_sum(sum(contribution), 2).expect("finite");
+            }
+            if has_adapters && round == 1 {
+                team.help(2, options, None);
+            }
+            let digests = [&mut engine, &mut whole].map(|engine| engine.replica_digest().expect("a model"));
+            assert_eq!(digests[0], digests[1], "round {round}");
+        }
+        assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+        assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "averaged three times");
+    }
+}
