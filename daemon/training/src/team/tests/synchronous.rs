@@ -17,13 +17,16 @@ fn a_team_contributes_its_model_and_takes_the_mean_up_with_the_bits_of_one_machi
         let mut manifest = manifest(has_adapters, OptimizerKind::AdamW);
         manifest.synchronous =
             SynchronousSpec { topology: Topology::Ring, every_steps: 3, ..SynchronousSpec::default() };
+        manifest.optimizer.match_batch = false;
         manifest.gossip.outer_learning_rate = outer_learning_rate;
         let options = TrainingOptions::default();
         let memory = room_for_ends(&manifest, &options);
         let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
         let mut whole = alone(&manifest, options);
         for round in 0..3 {
-            [&mut engine, &mut whole].map(|engine| engine.keep_average().expect("a model"));
+            for engine in [&mut engine, &mut whole] {
+                engine.keep_average().expect("a model");
+            }
             assert_eq!(stepped(&mut engine, 3), stepped(&mut whole, 3), "round {round}");
             let contributions = [&mut engine, &mut whole].map(|engine| engine.contributed_model().expect("a model"));
             assert_eq!(contributions[0], contributions[1], "round {round}");
