@@ -35,6 +35,9 @@ pub(super) struct Reporter {
     /// What is told of its stay at the end, where it has limits or a price.
     pub(super) stay: Option<StayFacts>,
     pub(super) run: String,
+    pub(super) run_name: String,
+    pub(super) device: String,
+    pub(super) data_directory: String,
     pub(super) prediction: &'static str,
     pub(super) parameters: usize,
     /// The node's own; empty: none.
@@ -89,6 +92,9 @@ impl Reporter {
             &picture.status,
             &Outside {
                 run: &self.run,
+                run_name: &self.run_name,
+                device: &self.device,
+                data_directory: &self.data_directory,
                 prediction: self.prediction,
                 parameters: self.parameters,
                 name: &self.name,

@@ -12,9 +12,10 @@ use tokio::time::{sleep_until, timeout};
 
 use super::Finding;
 use crate::console::{ReachabilityReport, counted, human_bytes};
+use crate::daemon::ports;
 
 /// How long the swarm is watched: long enough for probes of this node's addresses and for some proposals.
-const WATCHING: Duration = Duration::from_secs(12);
+pub const WATCHING: Duration = Duration::from_secs(12);
 
 /// What is copied to measure the bandwidth, in chunks of a state: 32 MiB, which a slow line does not carry in that time.
 const CHUNKS_COPIED_MAX: u32 = 8 * STATE_PART_CHUNKS_MAX;
@@ -98,8 +99,7 @@ async fn listen(config: NetworkConfig, events: mpsc::Sender<Event>, findings: &m
             Some(network)
         }
         Err(error) => {
-            let fix = "another program, perhaps a murmur, uses the port: choose one with --listen";
-            findings.push(Finding::problem("ports", error.to_string(), fix));
+            findings.push(Finding::problem("ports", error.to_string(), ports::REMEDY));
             None
         }
     }

@@ -12,6 +12,7 @@ pub(crate) struct Side {
     pub(crate) losses: Vec<(f64, f64)>,
     /// Own steps at its end.
     pub(crate) steps: u64,
+    /// As the table of its run tells it.
     pub(crate) tokens_per_second: f64,
 }
 
@@ -51,12 +52,10 @@ pub(crate) struct Measure {
 }
 
 impl Side {
-    /// From the journal of the daemon's one process.
-    pub(crate) fn of(node: &NodeHistory) -> Side {
+    /// From the journal of the daemon's one process, and its speed.
+    pub(crate) fn of(node: &NodeHistory, tokens_per_second: f64) -> Side {
         let begin = node.begin().unwrap_or(0.0);
         let losses = node.evaluations.iter().map(|found| (found.place.time - begin, found.loss)).collect();
-        let seconds = node.training_seconds;
-        let tokens_per_second = if seconds > 0.0 { node.place.tokens / seconds } else { f64::NAN };
         Side { losses, steps: node.place.steps, tokens_per_second }
     }
 
