@@ -89,7 +89,7 @@ impl Console {
             note(&format!("resumed     at swarm step {}", count(progress.max(0.0) as u64)));
         }
         note(match ready.closed {
-            true => "Closed: nobody is let in without the secret that this ticket holds. Others join with:",
+            true => "Closed: only the secret in this ticket lets anybody in. Others join with:",
             false => "Others join with:",
         });
         print_line(&format!("murmur join {}", ready.ticket));

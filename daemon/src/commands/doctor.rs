@@ -20,7 +20,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::corpus::{built_in_run, corpus_failure, open_corpus};
-use crate::setup::privacy::refusal;
+use crate::setup::privacy::{check_run, refusal};
 use crate::store::DataDirectory;
 use crate::team::captain;
 
@@ -176,10 +176,10 @@ fn own_run(options: &DoctorOptions, settings: &mut NodeSettings) -> Result<RunMa
         Some(_) => crate::setup::base_model::described(remote::describe(manifest, settings)?, settings)?,
         None => manifest,
     };
-    // As `murmur start` would found it.
+    // As `murmur start` would found it; where that cannot be private, a finding says so.
     let place = DataPlace {
         statistics: options.statistics.clone(),
-        private: settings.privacy.is_on(),
+        private: settings.privacy.is_on() && check_run(&manifest, settings).is_ok(),
         ..settings.data.place(None)
     };
     place.complete(manifest).map_err(|error| corpus_failure(&error))

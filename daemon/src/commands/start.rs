@@ -16,6 +16,7 @@ use crate::remote;
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::base_model;
 use crate::setup::corpus::{built_in_run, corpus_failure};
+use crate::setup::privacy;
 use crate::setup::sharing;
 use crate::store::DataDirectory;
 use crate::team;
@@ -32,6 +33,10 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
         }
     };
     team::captain::check(&manifest, &settings)?;
+    // Before anything is asked of a founder that would be of no use.
+    if settings.privacy.is_on() {
+        privacy::check_run(&manifest, &settings)?;
+    }
     let brought = node::bring(&mut settings, &manifest, Coming::Founds)?;
     let (manifest, base) = base_model::found(remote::describe(manifest, &settings)?, &settings)?;
     let place = DataPlace {

@@ -36,13 +36,17 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     }
     print_row(&format!("training     {}", summary_line(&report)));
     for member in report.members.iter().filter(|member| member.is_connected) {
-        let (name, speed) = (labelled(&member.peer, member.name.as_deref()), count(member.tokens_per_second as u64));
-        print_row(&format!("member       {name} · says {speed} a second · heard {} s ago", member.age_seconds));
+        let name = labelled(&member.peer, member.name.as_deref());
+        let speed = match member.tokens_per_second as u64 {
+            0 => String::new(),
+            speed => format!(" · says {} a second", count(speed)),
+        };
+        print_row(&format!("member       {name}{speed} · heard {} s ago", member.age_seconds));
     }
     print_row(&format!(
         "exchanges    {} completed · {} broken off · {} seen",
-        report.exchanges_completed,
-        report.exchanges_failed,
+        count(report.exchanges_completed),
+        count(report.exchanges_failed),
         counted(report.misbehaviours, "misbehaviour")
     ));
     if let Some(synchronous) = &report.synchronous {
@@ -121,9 +125,12 @@ fn print_row(line: &str) {
 
 /// How far the run is, and what the swarm does together.
 fn progress(report: &NodeReport) -> String {
-    let swarm = format!("swarm {} a second, as members tell", count(report.swarm_tokens_per_second as u64));
+    let swarm = match report.swarm_tokens_per_second as u64 {
+        0 => String::new(),
+        speed => format!(" · swarm {} a second, as members tell", count(speed)),
+    };
     let OutlookReport { share, own_steps, swarm_steps, seconds_left } = &report.outlook;
-    let Some(share) = share else { return format!("no end set · {swarm}") };
+    let Some(share) = share else { return format!("no end set{swarm}") };
     let total = match (own_steps, swarm_steps) {
         (Some(own), _) => format!(" of {} own steps", count(*own)),
         (None, Some(swarm)) => format!(" of {} swarm steps", count(*swarm)),
@@ -131,5 +138,5 @@ fn progress(report: &NodeReport) -> String {
     };
     let left = time_left(*seconds_left);
     let left = if left.is_empty() { left } else { format!(" · {left}") };
-    format!("{}{total}{left} · {swarm}", percent(*share))
+    format!("{}{total}{left}{swarm}", percent(*share))
 }

@@ -38,7 +38,8 @@ pub(super) fn daemon_block(report: &NodeReport, losses: &Losses, size: Size) -> 
     }
     let (own, swarm) = (report.tokens_per_second as u64, report.swarm_tokens_per_second as u64);
     let swarm = if swarm > own { format!("swarm {}, as members tell", count(swarm)) } else { String::new() };
-    lines.push(fitted([format!("{} here", speed(report)), swarm], columns));
+    let here = if report.is_over() { "" } else { " here" };
+    lines.push(fitted([format!("{}{here}", speed(report)), swarm], columns));
     let disagreement = report.disagreement.map_or(String::new(), |value| format!("disagreement {}", number(value)));
     let exchanges = match &report.synchronous {
         Some(synchronous) => synchronous.summary(),

@@ -85,7 +85,7 @@ impl Reporter {
         let end = &picture.status.end;
         // With a limit of its own a node goes on to it, whatever the others' pace, unless the founder ends the run.
         let is_bound = self.own_steps.is_none() || end.order.is_some();
-        let swarm = end.at().filter(|_| is_bound).map(|end| end as u64);
+        let swarm = end.at().filter(|_| is_bound).map(|end| end.round() as u64);
         let length = Length { own: self.own_steps, swarm };
         let mut outlook = self.outlook.lock().unwrap_or_else(PoisonError::into_inner);
         NodeReport::new(

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::{Ended, Summary, Swarms, new_folder, prune, run_in};
 use crate::cli::LocalOptions;
-use crate::console::{Console, note, print_line};
+use crate::console::{Console, note, print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::history::History;
 use crate::history::comparison::{Compared, Side, Trained};
@@ -86,7 +86,7 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
 
 fn show(compared: &Compared) {
     print_line("");
-    print_line(&compared.sentence());
+    print_fitted(&compared.sentence(), 2);
     let mut table = Table::new(&["", "together", "alone", "difference", "least", "most", "measurable"]);
     for row in compared.rows() {
         table.row(row);

@@ -89,7 +89,7 @@ pub(crate) fn lines(settings: &NodeSettings) -> Result<Vec<HelperLine>, Failure>
                 "`murmur join` takes a ticket; a helper's line begins with murmurL1, and `murmur lend` prints it",
             ),
             Err(_) => Failure::new(ExitCode::Settings, format!("{error}"))
-                .hint("--helper takes the line that `murmur lend` prints on the other machine"),
+                .hint("`murmur lend` prints it on the other machine"),
         })?;
         if !helpers.insert(line.helper) {
             let message = format!("helper {} is named twice", words::short(line.helper));
