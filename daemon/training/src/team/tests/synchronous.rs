@@ -23,7 +23,7 @@ fn a_team_contributes_its_model_and_takes_the_mean_up_with_the_bits_of_one_machi
         let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
         let mut whole = alone(&manifest, options);
         for round in 0..3 {
-            [&mut engine, &mut whole].map(|engine| engine.keep_average().expect("a model"));
+            let _ = [&mut engine, &mut whole].map(|engine| engine.keep_average().expect("a model"));
             assert_eq!(stepped(&mut engine, 3), stepped(&mut whole, 3), "round {round}");
             let contributions = [&mut engine, &mut whole].map(|engine| engine.contributed_model().expect("a model"));
             assert_eq!(contributions[0], contributions[1], "round {round}");
