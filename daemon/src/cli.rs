@@ -43,8 +43,9 @@ pub use simulation::{
 pub use tables::{PredictOptions, StatisticsOptions};
 pub use watch::WatchOptions;
 
-/// Warnings, but not that a founder's lookup table is still empty.
-pub const DEFAULT_LOG: &str = "warn,libp2p_kad=error";
+/// Warnings, but not that a founder's lookup table is still empty, nor how streams and packets of a connection end: what of that
+/// matters is told in words of our own.
+pub const DEFAULT_LOG: &str = "warn,libp2p_kad=error,yamux=error,quinn=error,quinn_proto=error,quinn_udp=error";
 
 /// Train one model together on machines that come and go: no coordinator, no barrier.
 #[derive(Debug, Parser)]

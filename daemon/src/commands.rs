@@ -32,7 +32,7 @@ mod watch;
 
 use crate::cli::{Command, JoinOptions, StartOptions};
 use crate::console::output;
-use crate::process::memory;
+use crate::process::{memory, signal};
 
 /// Carries out a command.
 ///
@@ -51,6 +51,9 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         } else if node.daemon.detach {
             return crate::process::background::launch();
         }
+    }
+    if matches!(command, Command::Start(_) | Command::Join(_) | Command::Local(_) | Command::Lend(_)) {
+        signal::end_before_the_beginning();
     }
     let done = match command {
         Command::Init(options) => init::run(&options),

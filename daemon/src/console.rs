@@ -35,7 +35,7 @@ pub(crate) use names::labelled;
 pub(crate) use next::{Given, next_commands, quoted};
 pub use reachability::ReachabilityReport;
 pub use screen::{LogLine, has_colours};
-pub(crate) use screen::{note, print_line};
+pub(crate) use screen::{note, print_fitted, print_line};
 pub(crate) use terminal::ModelText;
 pub(crate) use words::Words;
 
@@ -86,9 +86,12 @@ impl Console {
             note("begun       a new swarm, of which this node is the first");
         }
         if let Some(progress) = resumed_at {
-            note(&format!("resumed     at step {progress:.0}"));
+            note(&format!("resumed     at swarm step {}", count(progress.max(0.0) as u64)));
         }
-        note("Others join with:");
+        note(match ready.closed {
+            true => "Closed: only the secret in this ticket lets anybody in. Others join with:",
+            false => "Others join with:",
+        });
         print_line(&format!("murmur join {}", ready.ticket));
     }
 
@@ -101,10 +104,13 @@ impl Console {
         let mut block_ticks = tokio::time::interval(BLOCK_PERIOD);
         let mut teller = Teller::new(self);
         let mut losses = Losses::default();
+        let mut is_over = false;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {
-                    if !is_live {
+                    let was_over = std::mem::replace(&mut is_over, reports.borrow().phase == "completed");
+                    // Of a node that only answers others, one line says it all.
+                    if !is_live && (self == Console::Json || !(was_over && is_over)) {
                         self.show_report(&reports.borrow());
                     }
                     teller.end_quiet();
@@ -230,15 +236,22 @@ pub(crate) fn summary_line(report: &NodeReport) -> String {
         ),
     };
     format!(
-        "{} · loss {} · validation {}{accuracy} · {} {}/s · {} · {averaged} · {} sent",
+        "{} · loss {} · validation {}{accuracy} · {} · {} · {averaged} · {} sent",
         figures::steps(report.steps, report.progress),
         number(report.loss),
         number(report.validation_loss),
-        figures::count(report.tokens_per_second as u64),
-        figures::examples(&report.prediction),
+        speed(report),
         figures::counted(report.peers as u64, "peer"),
         human_bytes(report.bytes_sent),
     )
+}
+
+/// Lately while it trains, else of all the time in which it did.
+pub(crate) fn speed(report: &NodeReport) -> String {
+    let examples = figures::examples(&report.prediction);
+    let speed = report.speed();
+    let of_all = if report.is_over() && speed > 0.0 { " on average" } else { "" };
+    format!("{} {examples}/s{of_all}", count(speed as u64))
 }
 
 fn copy_line(CopyReport { share, bytes, donors }: &CopyReport) -> String {
@@ -251,6 +264,7 @@ fn copy_line(CopyReport { share, bytes, donors }: &CopyReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drivers::StepTimes;
 
     #[test]
     fn one_peer_is_one_and_a_loss_is_told_with_the_word_of_what_is_predicted() {
@@ -260,5 +274,19 @@ mod tests {
         assert!(line.contains(" images/s · 1 peer · 1 exchange · "), "{line}");
         let line = summary_line(&NodeReport { peers: 2, prediction: "byte".to_owned(), ..NodeReport::default() });
         assert!(line.contains(" tokens/s · 2 peers · 0 exchanges · "), "{line}");
+    }
+
+    #[test]
+    fn a_node_that_has_trained_tells_how_fast_it_was() {
+        let times = StepTimes { tokens_trained: 1_800_000, seconds_in_training: 60.0, ..StepTimes::default() };
+        let report = |phase: &str, tokens_per_second| NodeReport {
+            phase: phase.to_owned(),
+            times,
+            tokens_per_second,
+            ..NodeReport::default()
+        };
+        assert_eq!(speed(&report("training", 25_000.0)), "25,000 tokens/s");
+        assert_eq!(speed(&report("completed", 0.0)), "30,000 tokens/s on average");
+        assert_eq!(speed(&NodeReport { phase: "left".to_owned(), ..NodeReport::default() }), "0 tokens/s");
     }
 }

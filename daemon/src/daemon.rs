@@ -24,7 +24,7 @@ use anyhow::Context;
 use murmur_network::Keypair;
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
 
-use crate::console::Console;
+use crate::console::{Console, note};
 use crate::limits::pace::Pace;
 use crate::limits::stay::Stay;
 use crate::settings::{AfterCompletion, NodeSettings};
@@ -55,6 +55,8 @@ pub struct Plan {
     pub entry: Entry,
     /// What to print.
     pub console: Console,
+    /// What was typed that a later start of the node needs again.
+    pub again: String,
     /// Go on in the background once it is ready.
     pub in_background: bool,
     /// Where what the core is told and decides is recorded, if it is.
@@ -90,10 +92,20 @@ pub struct Entry {
 pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     let base = std::mem::take(&mut plan.entry.base);
     let model = prepare(&plan, base)?;
+    if let Some(length) = plan.entry.length
+        && model.finished.is_some()
+    {
+        note(&format!("warning: {} changes nothing: this run is finished", length.option()));
+    }
     if let Some(finished) = &model.finished
         && plan.settings.training.after_completion == AfterCompletion::Exit
     {
-        plan.console.show_finished(finished, &plan.manifest, plan.directory.root(), &given(&plan.settings));
+        plan.console.show_finished(
+            finished,
+            &plan.manifest,
+            plan.directory.root(),
+            &given(&plan.settings, &plan.again),
+        );
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -15,7 +15,7 @@ pub(crate) use machine::measure_briefly;
 pub use machine::{Measured, check_machine};
 pub use privacy::check_privacy;
 pub use storage::check_storage;
-pub use swarm::{Found, ask_swarm, check_ports};
+pub use swarm::{Found, WATCHING, ask_swarm, check_ports};
 pub(crate) use team::check_team;
 pub use verdict::verdict;
 

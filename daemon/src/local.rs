@@ -435,7 +435,8 @@ impl Swarm<'_> {
         if let Some(child) = children.iter().find(|child| child.last.is_some()) {
             note("next:");
             let NodeSettings { model, data, .. } = &self.settings;
-            let given = Given { base: model.base(), tokenizer: data.tokenizer(), files: &data.files };
+            let (base, tokenizer) = (model.base(), data.tokenizer());
+            let given = Given { base, tokenizer, files: &data.files, again: "" };
             for command in next_commands(&child.directory, &self.manifest, &given) {
                 note(&format!("  {command}"));
             }

@@ -19,7 +19,7 @@ mod training;
 mod typed;
 
 pub use declaration::Declared;
-pub(crate) use file::{line_of_field, nearest, of_other_kind, parse};
+pub(crate) use file::{fault, line_of_field, nearest, of_other_kind, parse};
 pub use file::{load_node_settings, load_run_manifest};
 pub use flag::Taker;
 pub use limits::LimitsSettings;
@@ -31,6 +31,7 @@ pub use places::{
 pub use precedence::{Bench, Daemon, Flags, Lend, Local, Machine, Takes};
 pub use privacy::PrivacySettings;
 pub(crate) use privacy::{DELTA, EPSILON};
+pub(crate) use range::no_number;
 pub use range::{Number, Range};
 pub use stay::StaySettings;
 pub(crate) use training::THREADS;

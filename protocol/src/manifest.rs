@@ -224,6 +224,11 @@ impl RunManifest {
 
     /// The fields in which two runs differ, as `section.field: ours here, theirs there`, sorted by field.
     pub fn differences(&self, theirs: &RunManifest) -> Vec<String> {
+        self.differences_in(theirs, ["here", "there"])
+    }
+
+    /// The same, with words for where ours and theirs are.
+    pub fn differences_in(&self, theirs: &RunManifest, [here, there]: [&str; 2]) -> Vec<String> {
         let (ours, theirs) = (self.canonical_text(), theirs.canonical_text());
         let (ours, theirs) = (fields_of(&ours), fields_of(&theirs));
         let fields: BTreeSet<&str> = ours.keys().chain(theirs.keys()).copied().collect();
@@ -231,7 +236,8 @@ impl RunManifest {
         let shown = |value: Option<&&str>| value.map_or("nothing".to_owned(), |value| sharing::shortened(value));
         differing
             .map(|field| {
-                foreign(&format!("{field}: {} here, {} there", shown(ours.get(field)), shown(theirs.get(field))))
+                let (ours, theirs) = (shown(ours.get(field)), shown(theirs.get(field)));
+                foreign(&format!("{field}: {ours} {here}, {theirs} {there}"))
             })
             .collect()
     }

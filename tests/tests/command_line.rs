@@ -1,8 +1,9 @@
 //! What a user sees when something is wrong: the thing, the remedy, an exit code. Snapshots of whole messages.
 
 use std::path::Path;
+use std::process::Stdio;
 
-use murmur_tests::{Daemon, TINY_RUN, output_of, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, end_of, murmur, output_of, run, write_run};
 
 use crate::MURMUR;
 
@@ -141,7 +142,7 @@ fn a_port_in_use_is_named() {
     let listen = format!("/ip4/127.0.0.1/tcp/{port}");
     let (code, message) = start_failure(folder.path(), TINY_RUN, &["--listen", &listen]);
     assert_eq!(code, 4);
-    assert!(message.contains(&listen) && message.contains("hint: another program may use the port"), "{message}");
+    assert!(message.contains(&listen) && message.contains("hint: choose another port with --port"), "{message}");
 }
 
 #[test]
@@ -220,7 +221,10 @@ fn a_directory_of_another_run_is_not_overwritten() {
     std::fs::write(data.join("run.toml"), "run.seed = 77\n").expect("written");
     let (code, message) = start_failure(folder.path(), TINY_RUN, &[]);
     assert_eq!(code, 3);
-    assert!(message.contains("belongs to another run") && message.contains("run.seed: 1 here, 77 there"), "{message}");
+    assert!(
+        message.contains("belongs to another run") && message.contains("run.seed: 1 asked for, 77 in that directory"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -277,4 +281,54 @@ fn local_refuses_what_cannot_work_before_it_starts_anything() {
     assert_eq!(code, 2);
     let (code, message) = failure(folder.path(), &["local", "--helper", "0"]);
     assert!(code == 2 && message.contains("leave it out for a swarm without a team"), "{message}");
+}
+
+#[test]
+fn a_directory_in_use_is_said_before_anybody_is_asked() {
+    let folder = folder();
+    let directory = folder.path().join("data");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let daemon = Daemon::spawn(MURMUR, &directory, &["start", run_file.to_str().expect("UTF-8")]);
+    daemon.wait_for("a step", |report| report.steps > 0);
+    let directory = directory.to_str().expect("UTF-8");
+    let nobody = ["join", "--bootstrap", "/ip4/127.0.0.1/tcp/1", "--data-dir", directory];
+    let (code, message) = failure(folder.path(), &nobody);
+    assert_eq!(code, 5, "{message}");
+    assert!(message.contains("another daemon uses the data directory"), "{message}");
+    assert!(!message.contains("unanswered"), "nobody is asked: {message}");
+}
+
+#[test]
+fn what_is_no_ticket_is_called_by_its_name() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let run_file = run_file.to_str().expect("UTF-8");
+    let (code, message) = failure(folder.path(), &["doctor", run_file]);
+    assert!(code == 2 && message.contains("is a file, and no ticket"), "{message}");
+    assert!(message.contains("hint: a run file goes after --run: murmur doctor --run "), "{message}");
+    let (code, message) = failure(folder.path(), &["join", "/ip4/192.0.2.7/tcp/4711"]);
+    assert!(code == 3 && message.contains("is an address, and no ticket"), "{message}");
+    assert!(message.contains("hint: an address goes after --bootstrap"), "{message}");
+}
+
+/// Somebody who answers nothing keeps a joiner at its beginning for ten seconds.
+#[cfg(unix)]
+#[test]
+fn who_is_interrupted_before_anything_has_begun_says_so() {
+    use std::io::Read;
+    let folder = folder();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = format!("/ip4/127.0.0.1/tcp/{}", silent.local_addr().expect("bound").port());
+    let mut command = murmur(MURMUR);
+    command.args(["join", "--bootstrap", &address, "--data-dir"]).arg(folder.path().join("data"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let process = command.spawn().expect("the program starts");
+    let (mut asked, _) = silent.accept().expect("it asks");
+    let _ = asked.read(&mut [0; 1]);
+    let sent = std::process::Command::new("kill").args(["-INT", &process.id().to_string()]).status();
+    assert!(sent.expect("kill is there").success());
+    let output = end_of(process);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{message}");
+    assert!(message.contains("ended before it began"), "{message}");
 }

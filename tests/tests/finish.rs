@@ -34,11 +34,15 @@ fn the_founder_finishes_a_run_for_all_members_and_for_who_joins_later() {
     assert!(code == 4 && said.contains("only the run's founder can finish it"), "{code}: {said}");
     assert!(said.contains("hint: run `murmur finish` on the machine that founded the run"), "{said}");
     let (code, said) = finish(&at("founder"), &["--in", "1s"]);
-    assert!(code == 0 && said.contains("the swarm's learning rate falls from step"), "{code}: {said}");
+    assert!(code == 0 && said.contains("the swarm's learning rate falls from swarm step"), "{code}: {said}");
 
+    let fast = |daemon: &Daemon| daemon.latest().is_some_and(|report| report.tokens_per_second > 0.0);
+    assert!(fast(&founder) && fast(&member), "they train");
     for daemon in [&founder, &member] {
         let last = daemon.wait_for("the end of the run", |report| report.phase == "completed");
         assert!(last.is_finishing && last.ends_at.is_some_and(|end| last.progress >= end), "{last:?}");
+        let speeds = [last.tokens_per_second, last.swarm_tokens_per_second];
+        assert!(speeds == [0.0, 0.0] && last.times.mean_tokens_per_second() > 0.0, "nobody trains any more: {last:?}");
     }
     let (code, said) = finish(&at("founder"), &[]);
     assert!(code == 4 && said.contains("the run is complete already"), "{code}: {said}");
@@ -57,6 +61,9 @@ fn the_founder_finishes_a_run_for_all_members_and_for_who_joins_later() {
     assert!(output.status.success() && said.contains("this run is finished: own "), "{said}");
     assert!(said.contains("score       validation loss ") && said.contains("murmur sample "), "{said}");
     assert!(output.stdout.is_empty(), "no ticket of a node that does not stay: {:?}", output.stdout);
+    let output = run(MURMUR, &["start", "--exit", "--hours", "1", "--data-dir", text(&at("founder"))]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("warning: --hours changes nothing: this run is finished"), "{said}");
     let stays = Daemon::spawn(MURMUR, &at("member"), &["start"]);
     stays.wait_for("it answers as a member", |report| report.phase == "completed");
     assert!(stays.stop().status.success());

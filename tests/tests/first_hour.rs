@@ -96,6 +96,21 @@ fn commands_below(heading: &str) -> Vec<String> {
 }
 
 #[test]
+fn texts_need_no_run_file_and_the_status_says_what_runs_where() {
+    let machine = Machine::new();
+    std::fs::write(machine.home.path().join("book.txt"), "The mouse ran up the clock. ".repeat(800)).expect("written");
+    let mut founder = machine.start("murmur start --data book.txt --closed");
+    assert!(founder.first_line.starts_with("murmur join murmur1"), "{}", founder.first_line);
+    let said = machine.ask_until("murmur status", "phase        training");
+    let directory = machine.home.path().join(".local/share/murmur/own-texts");
+    let expected = [format!("data         {}", directory.display()), "device       CPU".to_owned()];
+    assert!(said.contains("run          own-texts · "), "{said}");
+    assert!(expected.iter().all(|line| said.to_lowercase().contains(&line.to_lowercase())), "{expected:?} in {said}");
+    machine.run("murmur stop");
+    assert!(founder.process.wait().expect("it has ended").success());
+}
+
+#[test]
 fn the_commands_for_several_machines_work_as_written() {
     let commands = commands_below("## On several machines");
     let expected =

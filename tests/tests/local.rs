@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use murmur_tests::{TINY_RUN, at_once, end_of, murmur, output_of, write_run};
+use murmur_tests::{TINY_RUN, at_once, end_of, murmur, output_of, run, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
@@ -258,5 +258,29 @@ fn no_daemon_outlives_its_parent() {
             assert!(std::time::Instant::now() < deadline, "{node} lives on");
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
+    }
+}
+
+#[test]
+fn a_comparison_tells_the_speeds_that_the_tables_of_its_runs_tell() {
+    let _turn = murmur_tests::turn::computes();
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), &TINY_RUN.replace("100000", "120"));
+    let (run_file, directory) = (run_file.display().to_string(), folder.path().join("swarms").display().to_string());
+    let arguments = ["local", &run_file, "-n", "2", "--threads", "1", "--against", "alone", "--directory", &directory];
+    let output = run(MURMUR, &[&arguments[..], &["--format", "json"]].concat());
+    let said = String::from_utf8_lossy(&output.stdout);
+    let objects: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let tables: Vec<f64> = objects
+        .iter()
+        .filter_map(|object| object["summary"]["nodes"].as_array())
+        .map(|nodes| nodes.iter().filter_map(|node| node["tokens_per_second"].as_f64()).sum())
+        .collect();
+    assert_eq!(tables.len(), 6, "three seeds, of both kinds: {}", String::from_utf8_lossy(&output.stderr));
+    let compared = objects.iter().find_map(|object| object.get("against_alone")).expect("a comparison");
+    for (first, kind) in ["together", "alone"].into_iter().enumerate() {
+        let mean = tables.iter().skip(first).step_by(2).sum::<f64>() / 3.0;
+        let told = compared["tokens_per_second"][kind].as_f64().expect("a number");
+        assert!(mean > 0.0 && (told / mean - 1.0).abs() < 1e-9, "{kind}: {told}, and {mean} in the tables");
     }
 }

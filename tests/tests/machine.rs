@@ -240,6 +240,8 @@ fn shells_and_man_take_what_is_written_for_them() {
     assert_eq!(code, 0, "{errors}");
     let page = std::fs::read_to_string(pages.join("murmur-start.1")).expect("written");
     assert!(page.contains("quiet\\-hours") && pages.join("murmur-sim-run.1").exists(), "{page}");
+    let synopsis = page.lines().skip_while(|line| *line != ".SH SYNOPSIS").nth(1);
+    assert_eq!(synopsis, Some("\\fBmurmur start\\fR [OPTIONS] [RUN]"), "not every option");
     for page in ["murmur.1", "murmur-start.1", "murmur-sim-run.1"] {
         assert_ne!(takes("mandoc", &["-T", "lint", "-W", "error"], &pages.join(page)), Some(false), "{page}");
     }

@@ -131,7 +131,10 @@ fn local_does_not_mix_two_runs_in_one_folder() {
     std::fs::write(swarm.join("run.toml"), "run.seed = 77\n").expect("written");
     let (code, message) = refused(&["local", text(&run_file), "--directory", text(&swarm)]);
     assert_eq!(code, Some(3), "{message}");
-    assert!(message.contains("belongs to another run") && message.contains("run.seed: 1 here, 77 there"), "{message}");
+    assert!(
+        message.contains("belongs to another run") && message.contains("run.seed: 1 asked for, 77 in that folder"),
+        "{message}"
+    );
     assert!(message.contains("hint: choose another folder with --directory"), "{message}");
     let kept = std::fs::read_to_string(swarm.join("run.toml")).expect("there");
     assert_eq!(kept, "run.seed = 77\n", "what lay there is untouched");

@@ -25,9 +25,10 @@ pub(crate) fn ensure(address: &Multiaddr) -> io::Result<()> {
 /// Why it cannot, for people.
 pub(crate) fn describe(error: &io::Error) -> String {
     let text = error.to_string();
-    if error.kind() == io::ErrorKind::AddrInUse || text.contains("in use") {
-        return "another program uses that port (another murmur?): stop it, or choose another port, or 0 for any"
-            .to_owned();
+    match error.kind() {
+        _ if text.contains("in use") => "another program uses that port, perhaps another murmur".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address; 0.0.0.0 stands for all it has".to_owned(),
+        io::ErrorKind::PermissionDenied => "this user may not use that port; those below 1024 are root's".to_owned(),
+        _ => text,
     }
-    text
 }

@@ -1,20 +1,21 @@
 //! Options of the commands that run a daemon, or look at a machine as a daemon would. What is not given comes from the node
 //! file, then from defaults.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::headings::{DATA, OUTPUT, TRAINING};
 use super::numbers::decimal;
-use crate::console::Console;
+use crate::console::{Console, quoted};
 use crate::limits::pace::Pace;
 use crate::settings::{Daemon, Flags, Machine};
 
 /// Options of `start`.
 #[derive(Debug, Args)]
 pub struct StartOptions {
-    /// The run file [default: the built-in stories].
+    /// The run file [default: the built-in stories; texts given with --data instead of them].
     pub run: Option<PathBuf>,
     /// Hours from now after which the whole run is complete; the last sixth is the decay. For a run that this node founds.
     #[arg(long, value_name = "N", help_heading = TRAINING,
@@ -51,9 +52,12 @@ pub struct JoinOptions {
 pub struct DoctorOptions {
     /// The swarm to ask; - reads its ticket from standard input. Without it (and --bootstrap) only this machine is looked at.
     pub ticket: Option<String>,
-    /// The run file to look at instead of a swarm's run [default: the built-in stories].
+    /// The run file to look at instead of a swarm's run [default: as `start` has it].
     #[arg(long, value_name = "FILE", conflicts_with = "ticket", help_heading = TRAINING)]
     pub run: Option<PathBuf>,
+    /// What `murmur statistics` has written of other members' tables, as `start` takes it.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "ticket", help_heading = DATA)]
+    pub statistics: Vec<PathBuf>,
     /// Lines that `murmur lend` has printed on other machines: compares this machine alone with a team of them all.
     #[arg(long, visible_alias = "helper", env = "MURMUR_HELPER", value_name = "LINE", num_args = 1.., value_delimiter = ',',
         help_heading = TRAINING)]
@@ -72,6 +76,20 @@ pub struct NodeOptions {
     /// What only a running daemon has.
     #[command(flatten)]
     pub daemon: DaemonOptions,
+}
+
+/// Options that a node does not need again: its folder, its files and its model, which are named anyway, its end, and whom it has
+/// met since.
+const NOT_AGAIN: [&str; 7] = ["data-dir", "data", "tokenizer", "base", "steps", "bootstrap", "closed"];
+
+impl NodeOptions {
+    /// What was typed that a later start of the same node needs again: words of a command line, each behind a space.
+    pub(crate) fn again(&self) -> String {
+        let node = self.machine.node.iter().map(|file| format!("--node={}", file.display()).into());
+        let typed = [self.machine.settings.typed_words(&NOT_AGAIN), self.daemon.settings.typed_words(&NOT_AGAIN)];
+        let words = node.chain(typed.into_iter().flatten());
+        words.map(|word: OsString| format!(" {}", quoted(Path::new(&word)))).collect()
+    }
 }
 
 /// The machine, its data and its network, as a daemon there would use them.

@@ -151,3 +151,24 @@ fn a_command_lists_only_what_it_takes() {
         assert!(help("start").contains(foreign), "start takes {foreign}");
     }
 }
+
+#[test]
+fn what_was_typed_is_typed_again_but_for_what_is_named_anyway_or_over() {
+    let typed = "start run.toml --data-dir d --data a.txt b.txt --steps 5 --device cpu --epsilon 3 --name ada \
+                 --helper L1,L2 --bootstrap /ip4/192.0.2.7/tcp/4711 --node n.toml --exit --port 4800";
+    let Command::Start(options) = parsed(&typed.split_whitespace().collect::<Vec<_>>()).expect("sound").command else {
+        panic!("start")
+    };
+    let again = options.node.again();
+    let words: Vec<&str> = again.split_whitespace().collect();
+    let mut expected = "--node=n.toml --device=cpu --helper=L1 --helper=L2 --epsilon=3 --name=ada --port=4800 --exit"
+        .split_whitespace()
+        .collect::<Vec<_>>();
+    let mut sorted = words.clone();
+    sorted.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(sorted, expected);
+    let mut started = vec!["start", "--data-dir", "d"];
+    started.extend(words);
+    assert!(parsed(&started).is_ok(), "it can be typed: {started:?}");
+}

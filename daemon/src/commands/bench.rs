@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::BenchOptions;
+use crate::console::figures::count;
 use crate::console::{Console, counted, human_bytes, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::memory_check;
@@ -266,8 +267,12 @@ fn show(report: &Report) {
     if let Some(processor) = &report.processor {
         print_line(&format!("processor   {processor}"));
     }
-    print_line(&format!("model       {} parameters, {}", report.parameters, counted(report.threads as u64, "thread")));
-    print_line(&format!("speed       {:.0} tokens/s{}", speed.tokens_per_second, per_processor(speed)));
+    print_line(&format!(
+        "model       {} parameters, {}",
+        count(report.parameters as u64),
+        counted(report.threads as u64, "thread")
+    ));
+    print_line(&format!("speed       {} tokens/s{}", count(speed.tokens_per_second as u64), per_processor(speed)));
     let share = 100.0 * report.gigaflops / report.product_gigaflops;
     let (ours, most) = (report.gigaflops, report.product_gigaflops);
     print_line(&format!("arithmetic  {ours:.0} GFLOP/s, {share:.0} % of plain matrix products ({most:.0} GFLOP/s)"));
@@ -288,8 +293,8 @@ fn show(report: &Report) {
         let processor =
             processor.map_or(String::new(), |(ours, theirs)| format!(" ({:.2} × by processor time)", ours / theirs));
         print_line(&format!(
-            "PyTorch     {name}: {:.0} tokens/s{}, {} at most; murmur is {ratio:.2} × as fast{processor}",
-            other.tokens_per_second,
+            "PyTorch     {name}: {} tokens/s{}, {} at most; murmur is {ratio:.2} × as fast{processor}",
+            count(other.tokens_per_second as u64),
             per_processor(other),
             human_bytes(other.peak_bytes.unwrap_or_default()),
         ));
@@ -301,7 +306,7 @@ fn show(report: &Report) {
 }
 
 fn per_processor(speed: &Speed) -> String {
-    let told = |tokens: f64| format!(" ({tokens:.0} per second of a processor)");
+    let told = |tokens: f64| format!(" ({} per second of a processor)", count(tokens as u64));
     speed.tokens_per_processor_second.map(told).unwrap_or_default()
 }
 

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::chosen::checkpoint_path;
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
+use crate::console::figures::count;
 use crate::console::output::StandardOutput;
 use crate::console::{Console, ModelText, note, print_line};
 use crate::failure::{ExitCode, Failure};
@@ -27,6 +28,11 @@ use crate::store::{Checkpoint, load_latest, newest_checkpoint};
 /// Different bytes: the vocabulary of a model without a tokenizer.
 const BYTES: u32 = 256;
 
+/// Which model it is, in a line.
+fn of_run(checkpoint: &Checkpoint) -> String {
+    format!("{} · own step {}", checkpoint.manifest.run.name, count(checkpoint.state.counters.steps))
+}
+
 pub(super) fn sample(options: &mut SampleOptions) -> anyhow::Result<()> {
     remote::bring_paths([], options.base.as_mut(), options.tokenizer.as_mut())?;
     let path = checkpoint_path(options.checkpoint.as_deref())?;
@@ -39,7 +45,7 @@ pub(super) fn sample(options: &mut SampleOptions) -> anyhow::Result<()> {
         Some(tokenizer) => encode(tokenizer, &options.prompt)?,
     };
     let mut decode = tokenizer.as_ref().map(Tokenizer::decoding);
-    note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
+    note(&of_run(&checkpoint));
     let mut output = ModelText::new(StandardOutput, std::io::stdout().is_terminal());
     output.write(options.prompt.as_bytes())?;
     if let Some(decode) = &mut decode {
@@ -130,14 +136,14 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     let each = manifest.prediction();
-    print_line(&format!("steps        {steps}"));
+    print_line(&format!("own steps    {}", count(steps)));
     print_line(&format!("loss         {loss:.4} nats/{each} ({:.4} bits/{each})", loss / std::f64::consts::LN_2));
     if let Some(scores) = scores {
         print_line(&format!("scores       {scores} of {} rows", scores.rows));
         return Ok(());
     }
     print_line(&format!("perplexity   {:.3} per {each}", loss.exp()));
-    print_line(&format!("accuracy     {:.2} % of {} {each}s", 100.0 * accuracy, evaluation.predictions));
+    print_line(&format!("accuracy     {:.2} % of {} {each}s", 100.0 * accuracy, count(evaluation.predictions as u64)));
     if let Some(floor) = floor {
         print_line(&format!("floor        {floor:.4} nats/byte, the entropy rate of the built-in stories"));
     }
@@ -159,7 +165,7 @@ pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
     } else {
         export_whole(&checkpoint, model, export_type, options)?;
     }
-    note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
+    note(&of_run(&checkpoint));
     print_line(&options.to.display().to_string());
     Ok(())
 }

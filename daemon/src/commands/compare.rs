@@ -11,7 +11,7 @@ use murmur_sim::compare::{Job, Plan, Results};
 
 use super::sim::{Output, Progress, interrupted, on_interruption};
 use crate::cli::CompareOptions;
-use crate::console::{note, print_line};
+use crate::console::{note, print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
 
 /// Columns of the list of methods.
@@ -49,7 +49,7 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     if let Some(real) = &real {
         lines.extend(beside(real, &results));
     }
-    lines.iter().for_each(|line| print_line(line));
+    lines.iter().for_each(|line| print_fitted(line, 0));
     print_line("");
     if let Some(output) = output {
         output.write("report.html", &page(&results, &figures, real.as_ref(), &wanted::command(options)))?;

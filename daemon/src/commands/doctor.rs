@@ -1,9 +1,11 @@
 //! `murmur doctor`: will this machine work, and what will it contribute?
 
+use std::path::Path;
 use std::time::Instant;
 
 use murmur_network::Keypair;
 use murmur_protocol::RunManifest;
+use murmur_training::DataPlace;
 use murmur_training::privacy::NotPrivate;
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -11,16 +13,22 @@ use tokio::runtime::Runtime;
 use super::join::{self, Reached};
 use super::node;
 use crate::cli::DoctorOptions;
-use crate::console::{Console, note, print_line};
+use crate::console::{Console, note, print_fitted, print_line, quoted};
 use crate::daemon::network_config;
 use crate::doctor::{self, Finding, Found, Health, Measured};
 use crate::failure::{ExitCode, Failure};
 use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
-use crate::setup::corpus::{corpus_failure, open_corpus};
-use crate::setup::privacy::refusal;
+use crate::setup::corpus::{built_in_run, corpus_failure, open_corpus};
+use crate::setup::privacy::{check_run, refusal};
 use crate::store::DataDirectory;
 use crate::team::captain;
+
+/// Where the text of a finding begins.
+const TEXT_COLUMNS: usize = 21;
+
+/// Where that of the verdict begins.
+const VERDICT_COLUMNS: usize = 12;
 
 pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let mut settings = node::machine_settings(&options.machine)?;
@@ -32,6 +40,16 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let mut findings = Vec::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 
+    let tell = |text: &str| {
+        if options.machine.format != Some(Console::Json) {
+            note(text);
+        }
+    };
+    if let Some(file) = options.ticket.as_deref().filter(|ticket| Path::new(ticket).is_file()) {
+        return Err(Failure::new(ExitCode::CommandLine, format!("{file} is a file, and no ticket"))
+            .hint(format!("a run file goes after --run: murmur doctor --run {}", quoted(Path::new(file))))
+            .into());
+    }
     let mut destination = join::destination(options.ticket.as_deref(), &settings)?;
     let (manifest, found) = match destination.bootstrap.is_empty() {
         true => {
@@ -42,6 +60,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             (manifest, None)
         }
         false => {
+            tell("asking      a member for its run");
             let begin = Instant::now();
             let Reached { manifest, secret, clock } = destination.fetch(&settings)?;
             let text = format!("a member of {} answers, in {} ms", manifest.run.name, begin.elapsed().as_millis());
@@ -51,6 +70,8 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             remote::bring(&mut settings, &manifest, false, allowance)?;
             let parameters = murmur_training::trained_layout(&manifest).parameters();
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, secret)?;
+            let seconds = doctor::WATCHING.as_secs();
+            tell(&format!("watching    the swarm of {} for {seconds} s, as a joiner meets it", manifest.run.name));
             let asking = doctor::ask_swarm(config, parameters, &destination.bootstrap, &mut findings);
             let found: Option<Found> = runtime.block_on(asking);
             (manifest, found)
@@ -72,6 +93,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
         Ok(base) => findings.extend(base.map(|base| Finding::good("base", base))),
         Err(failure) => findings.push(Finding::of_failure("base", &failure)),
     }
+    tell("measuring   some steps of the run's model on this machine");
     let measured = machine(&manifest, &settings, &runtime, &mut findings);
     let megabits = found.as_ref().and_then(|found| found.megabits);
     findings.extend(measured.as_ref().map(|measured| doctor::judge_averaging(measured, megabits)));
@@ -80,13 +102,13 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let directory = if configured.as_os_str().is_empty() { &default } else { configured };
     let parameters = murmur_training::trained_layout(&manifest).parameters();
     findings.push(doctor::check_storage(directory, parameters, settings.checkpoint.keep));
-    let verdict = doctor::verdict(&manifest, measured.as_ref(), found.as_ref(), &findings);
+    let verdict = doctor::verdict((&manifest, &settings), measured.as_ref(), found.as_ref(), &findings);
 
     if options.machine.format == Some(Console::Json) {
         print_line(&json!({ "findings": findings, "verdict": verdict }).to_string());
     } else {
         findings.iter().for_each(show);
-        print_line(&format!("verdict     {}", verdict.text));
+        print_fitted(&format!("verdict     {}", verdict.text), VERDICT_COLUMNS);
     }
     if verdict.fit {
         return Ok(());
@@ -134,9 +156,9 @@ fn show(finding: &Finding) {
         Health::Warning => "warning",
         Health::Problem => "problem",
     };
-    print_line(&format!("{:<11} {health:<8} {}", finding.check, finding.text));
+    print_fitted(&format!("{:<11} {health:<8} {}", finding.check, finding.text), TEXT_COLUMNS);
     if !finding.fix.is_empty() {
-        note(&format!("{:<11} {:<8} {}", "", "fix:", finding.fix));
+        print_fitted(&format!("{:<11} {:<8} {}", "", "fix:", finding.fix), TEXT_COLUMNS);
     }
 }
 
@@ -144,7 +166,9 @@ fn show(finding: &Finding) {
 fn own_run(options: &DoctorOptions, settings: &mut NodeSettings) -> Result<RunManifest, Failure> {
     let manifest = match &options.run {
         Some(path) => crate::settings::load_run_manifest(path)?,
-        None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
+        None => {
+            DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_else(|| built_in_run(settings))
+        }
     };
     let allowance = Allowance::capped(&settings.limits);
     remote::bring(settings, &manifest, true, allowance)?;
@@ -152,5 +176,11 @@ fn own_run(options: &DoctorOptions, settings: &mut NodeSettings) -> Result<RunMa
         Some(_) => crate::setup::base_model::described(remote::describe(manifest, settings)?, settings)?,
         None => manifest,
     };
-    settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error))
+    // As `murmur start` would found it; where that cannot be private, a finding says so.
+    let place = DataPlace {
+        statistics: options.statistics.clone(),
+        private: settings.privacy.is_on() && check_run(&manifest, settings).is_ok(),
+        ..settings.data.place(None)
+    };
+    place.complete(manifest).map_err(|error| corpus_failure(&error))
 }

@@ -2,6 +2,7 @@
 
 use super::client::Client;
 use crate::cli::FinishOptions;
+use crate::console::figures::count;
 use crate::console::{Console, print_line};
 use crate::daemon::finishing::{FinishWish, Finishing};
 
@@ -14,7 +15,8 @@ pub(super) fn run(options: &FinishOptions) -> anyhow::Result<()> {
     }
     let Finishing { ending, seconds } = finishing;
     let time = seconds.map_or_else(String::new, |seconds| format!(", in about {seconds:.0} s"));
-    print_line(&format!("finishing    the swarm's learning rate falls from step {:.0} on", ending.from));
-    print_line(&format!("complete     at step {:.0} of the swarm{time}; then the final exchanges", ending.until));
+    let step = |progress: f64| count(progress.max(0.0).round() as u64);
+    print_line(&format!("finishing    the swarm's learning rate falls from swarm step {} on", step(ending.from)));
+    print_line(&format!("complete     at swarm step {}{time}; then the final exchanges", step(ending.until)));
     Ok(())
 }

@@ -7,7 +7,8 @@ use std::time::SystemTime;
 
 use murmur_network::Told;
 use murmur_protocol::handshake::{ClockOffset, Credentials};
-use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
+use murmur_protocol::ticket::TicketError;
+use murmur_protocol::{Bootstrap, HelperLine, RunId, RunManifest, Secret, Ticket};
 
 use super::node::Coming;
 use super::{membership, node};
@@ -76,10 +77,7 @@ pub(super) fn destination(ticket: Option<&str>, settings: &NodeSettings) -> Resu
     let mut credentials = None;
     if let Some(text) = ticket {
         let text = if text == "-" { ticket_from_input()? } else { text.to_owned() };
-        let ticket: Ticket = text.parse().map_err(|error| {
-            Failure::new(ExitCode::Settings, format!("{error}"))
-                .hint("`murmur start` and `murmur join` print a ticket; an address goes after --bootstrap")
-        })?;
+        let ticket: Ticket = text.parse().map_err(|error| no_ticket(&text, &error))?;
         let member = |address| Bootstrap { peer: Some(ticket.peer), address };
         bootstrap.extend(ticket.addresses.iter().cloned().map(member));
         for other in ticket.others {
@@ -95,10 +93,26 @@ pub(super) fn destination(ticket: Option<&str>, settings: &NodeSettings) -> Resu
     Ok(Destination { bootstrap, credentials })
 }
 
+/// What was given instead of a ticket.
+fn no_ticket(text: &str, error: &TicketError) -> Failure {
+    let text = text.trim();
+    let (message, hint) = if text.parse::<HelperLine>().is_ok() {
+        let hint = "`murmur start` and `murmur join` take it after --helper, `murmur doctor` after --team; a ticket begins with murmur1";
+        ("this is the line of a helper, and no ticket".to_owned(), hint)
+    } else if text.starts_with('/') {
+        (format!("{text} is an address, and no ticket"), "an address goes after --bootstrap")
+    } else {
+        (error.to_string(), "`murmur start` and `murmur join` print a ticket; an address goes after --bootstrap")
+    };
+    Failure::new(ExitCode::Settings, message).hint(hint)
+}
+
 pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     let mut settings = node::settings(&options.node)?;
     let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
     resume_by_run(&mut settings, options.ticket.as_deref());
+    // Before anybody is asked: that takes a while where nobody answers.
+    DataDirectory::check_unused(&settings.checkpoint.directory)?;
     let mut destination = destination(options.ticket.as_deref(), &settings)?;
     if options.ticket.is_none() && destination.bootstrap.is_empty() {
         return Err(nowhere_to_go().into());

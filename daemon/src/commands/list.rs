@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::client;
 use crate::cli::ListOptions;
+use crate::console::figures::count;
 use crate::console::{Console, human_bytes, note, print_line};
 use crate::observe::report::NodeReport;
 use crate::store::{DataDirectory, Outline, Run, RunningDaemon, bytes_in, is_in_use};
@@ -79,9 +80,9 @@ pub(super) fn run(options: &ListOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     let width = entries.iter().map(|entry| entry.name.chars().count()).max().unwrap_or(0).max("run".len());
-    print_line(&format!("{:<width$}  {:>9}  {:>7}  {:>9}  state", "run", "steps", "loss", "size"));
+    print_line(&format!("{:<width$}  {:>9}  {:>7}  {:>9}  state", "run", "own steps", "loss", "size"));
     for entry in &entries {
-        let steps = entry.steps.map_or_else(|| "–".to_owned(), |steps| steps.to_string());
+        let steps = entry.steps.map_or_else(|| "–".to_owned(), count);
         let loss = entry.loss.map_or_else(|| "–".to_owned(), |loss| format!("{loss:.4}"));
         let size = human_bytes(entry.bytes);
         print_line(&format!("{:<width$}  {steps:>9}  {loss:>7}  {size:>9}  {}", entry.name, entry.state()));

@@ -13,12 +13,21 @@ pub(super) fn completions(options: &CompletionsOptions) -> anyhow::Result<()> {
 
 pub(super) fn pages(options: &ManOptions) -> Result<(), Failure> {
     let directory = &options.directory;
-    let written = std::fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(cli::command().disable_help_subcommand(true), directory));
+    let mut command = cli::command().disable_help_subcommand(true);
+    command.build();
+    let written =
+        std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(with_usage(command), directory));
     written.map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot write man pages into {}: {error}", directory.display()))
             .hint("choose a folder that this user may write to")
     })?;
     print_line(&directory.display().to_string());
     Ok(())
+}
+
+/// With the usage that `--help` shows, of this command and of those below it: a synopsis of all options would fill a page.
+fn with_usage(mut command: clap::Command) -> clap::Command {
+    let usage = command.render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").trim().to_owned();
+    command.override_usage(usage).mut_subcommands(with_usage)
 }

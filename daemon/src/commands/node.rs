@@ -12,7 +12,7 @@ use crate::daemon::{Entry, Plan};
 use crate::failure::{ExitCode, Failure};
 use crate::process::memory;
 use crate::remote::{self, Allowance};
-use crate::settings::{NodeSettings, OutOfRange, load_node_settings};
+use crate::settings::{NodeSettings, OutOfRange, fault, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
 use crate::team;
 
@@ -43,7 +43,7 @@ fn settled(settings: NodeSettings) -> Result<NodeSettings, Failure> {
     // The file's own values have been checked with it, so a wrong one comes from an option.
     settings.validate().map_err(|OutOfRange { key, option, value, takes }| {
         let option = option.map_or(key.to_owned(), |option| format!("--{option}"));
-        Failure::new(ExitCode::Settings, format!("{key} = {value} is out of range"))
+        Failure::new(ExitCode::Settings, format!("{key} = {value} {}", fault(&value)))
             .hint(format!("{option} takes {takes}"))
     })?;
     let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
@@ -153,6 +153,7 @@ pub(super) fn run(
         secret,
         entry,
         console: options.machine.format.unwrap_or(Console::Text),
+        again: options.again(),
         in_background: options.daemon.in_background,
         record_core: options.daemon.record_core.clone(),
         until_stdin_closes: options.daemon.until_stdin_closes,

@@ -15,7 +15,8 @@ use crate::limits::stay::Stay;
 use crate::remote;
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::base_model;
-use crate::setup::corpus::corpus_failure;
+use crate::setup::corpus::{built_in_run, corpus_failure};
+use crate::setup::privacy;
 use crate::setup::sharing;
 use crate::store::DataDirectory;
 use crate::team;
@@ -26,10 +27,16 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let manifest = match &options.run {
         Some(path) => load_run_manifest(path)?,
         // A node that has joined resumes with its data directory alone.
-        None if settings.checkpoint.directory.as_os_str().is_empty() => RunManifest::default(),
-        None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
+        None if settings.checkpoint.directory.as_os_str().is_empty() => built_in_run(&settings),
+        None => {
+            DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_else(|| built_in_run(&settings))
+        }
     };
     team::captain::check(&manifest, &settings)?;
+    // Before anything is asked of a founder that would be of no use.
+    if settings.privacy.is_on() {
+        privacy::check_run(&manifest, &settings)?;
+    }
     let brought = node::bring(&mut settings, &manifest, Coming::Founds)?;
     let (manifest, base) = base_model::found(remote::describe(manifest, &settings)?, &settings)?;
     let place = DataPlace {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::client::Client;
 use crate::cli::StatusOptions;
 use crate::console::figures::{count, counted, duration, percent, time_left};
-use crate::console::{Console, human_bytes, labelled, print_line, summary_line};
+use crate::console::{Console, human_bytes, labelled, print_fitted, print_line, summary_line};
 use crate::observe::outlook::OutlookReport;
 use crate::observe::report::NodeReport;
 
@@ -15,31 +15,43 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         print_line(&serde_json::to_string(&report)?);
         return Ok(());
     }
-    print_line(&format!("peer         {}", labelled(&report.peer, report.name.as_deref())));
-    print_line(&format!("run          {} · {} parameters", report.run, count(report.parameters as u64)));
+    print_row(&format!("peer         {}", labelled(&report.peer, report.name.as_deref())));
+    let run = Some(&report.run_name).filter(|name| !name.is_empty());
+    let run = run.map_or(report.run.clone(), |name| format!("{name} · {}", report.run));
+    print_row(&format!("run          {run} · {} parameters", count(report.parameters as u64)));
+    // Those of an older daemon are not known.
+    for (label, value) in [("device", &report.device), ("data", &report.data_directory)] {
+        if !value.is_empty() {
+            print_row(&format!("{label:<12} {value}"));
+        }
+    }
     let doing = Some(&report.doing).filter(|doing| **doing != report.phase);
     let doing = doing.map_or(String::new(), |doing| format!(" · {doing}"));
     let up = duration(Duration::try_from_secs_f64(report.seconds).unwrap_or_default());
-    print_line(&format!("phase        {}{doing} · up for {up}", report.phase));
-    print_line(&format!("progress     {}", progress(&report)));
-    print_line(&format!("reachable    {}", report.reachability.text));
+    print_row(&format!("phase        {}{doing} · up for {up}", report.phase));
+    print_row(&format!("progress     {}", progress(&report)));
+    print_row(&format!("reachable    {}", report.reachability.text));
     if let Some(hint) = &report.reachability.hint {
-        print_line(&format!("             hint: {hint}"));
+        print_row(&format!("             hint: {hint}"));
     }
-    print_line(&format!("training     {}", summary_line(&report)));
+    print_row(&format!("training     {}", summary_line(&report)));
     for member in report.members.iter().filter(|member| member.is_connected) {
-        let (name, speed) = (labelled(&member.peer, member.name.as_deref()), count(member.tokens_per_second as u64));
-        print_line(&format!("member       {name} · says {speed} a second · heard {} s ago", member.age_seconds));
+        let name = labelled(&member.peer, member.name.as_deref());
+        let speed = match member.tokens_per_second as u64 {
+            0 => String::new(),
+            speed => format!(" · says {} a second", count(speed)),
+        };
+        print_row(&format!("member       {name}{speed} · heard {} s ago", member.age_seconds));
     }
-    print_line(&format!(
+    print_row(&format!(
         "exchanges    {} completed · {} broken off · {} seen",
-        report.exchanges_completed,
-        report.exchanges_failed,
+        count(report.exchanges_completed),
+        count(report.exchanges_failed),
         counted(report.misbehaviours, "misbehaviour")
     ));
     if let Some(synchronous) = &report.synchronous {
-        print_line(&format!("synchronous  {}", synchronous.summary()));
-        print_line(&format!(
+        print_row(&format!("synchronous  {}", synchronous.summary()));
+        print_row(&format!(
             "             {} begun anew · {} copied · {} with other bits · given {:.1} s each",
             counted(synchronous.dropped, "all-reduce"),
             counted(synchronous.copied, "replica"),
@@ -48,8 +60,8 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         ));
     }
     if let Some(team) = &report.team {
-        print_line(&format!("team         {}", team.summary()));
-        print_line(&format!(
+        print_row(&format!("team         {}", team.summary()));
+        print_row(&format!(
             "             {} stepped · {} begun anew · {} sent to helpers · {} received",
             counted(team.batches, "batch"),
             team.batches_dropped,
@@ -58,41 +70,41 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         ));
     }
     if let Some(privacy) = &report.privacy {
-        print_line(&format!("privacy      {privacy}"));
+        print_row(&format!("privacy      {privacy}"));
     }
     if let Some(reason) = &report.resting {
-        print_line(&format!("resting      {reason}"));
+        print_row(&format!("resting      {reason}"));
     }
     for banned in &report.banned {
         let minutes = (banned.seconds_left / 60.0).ceil();
-        print_line(&format!("banned       {} for {minutes:.0} min more: it {}", banned.peer, banned.reason));
+        print_row(&format!("banned       {} for {minutes:.0} min more: it {}", banned.peer, banned.reason));
     }
     for distrusted in &report.distrusted {
         let share = 100.0 * distrusted.trust;
         let text =
             format!("{} may change {share:.0} % of the usual: its model lay far off again and again", distrusted.peer);
-        print_line(&format!("distrusted   {text}"));
+        print_row(&format!("distrusted   {text}"));
     }
-    print_line(&format!(
+    print_row(&format!(
         "traffic      {} sent · {} received",
         human_bytes(report.bytes_sent),
         human_bytes(report.bytes_received)
     ));
-    print_line(&format!(
+    print_row(&format!(
         "boundaries   {:.1} % of training between steps · longest gap {:.0} ms · median step {:.1} ms",
         100.0 * report.boundary_share(),
         1e3 * report.times.longest_gap_seconds,
         1e3 * report.times.median_step_seconds
     ));
     if let Some(rate) = report.uplink_bytes_per_second {
-        print_line(&format!(
-            "uplink       {:.0} Mbit/s as transfers show it · an exchange every {:.0} steps",
+        print_row(&format!(
+            "uplink       {:.0} Mbit/s as transfers show it · an exchange every {:.0} own steps",
             8e-6 * rate,
             report.interval_steps
         ));
     }
     if let Some(data) = &report.data {
-        print_line(&format!(
+        print_row(&format!(
             "shards       {} of {} assigned held · {} held of {} in all · {} within reach · {} fetched · {} served",
             data.shards_assigned_held,
             data.shards_assigned,
@@ -106,17 +118,25 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A line whose text begins behind its label.
+fn print_row(line: &str) {
+    print_fitted(line, 13);
+}
+
 /// How far the run is, and what the swarm does together.
 fn progress(report: &NodeReport) -> String {
-    let swarm = format!("swarm {} a second, as members tell", count(report.swarm_tokens_per_second as u64));
+    let swarm = match report.swarm_tokens_per_second as u64 {
+        0 => String::new(),
+        speed => format!(" · swarm {} a second, as members tell", count(speed)),
+    };
     let OutlookReport { share, own_steps, swarm_steps, seconds_left } = &report.outlook;
-    let Some(share) = share else { return format!("no end set · {swarm}") };
+    let Some(share) = share else { return format!("no end set{swarm}") };
     let total = match (own_steps, swarm_steps) {
-        (Some(own), _) => format!(" of own {} steps", count(*own)),
-        (None, Some(swarm)) => format!(" of swarm {} steps", count(*swarm)),
+        (Some(own), _) => format!(" of {} own steps", count(*own)),
+        (None, Some(swarm)) => format!(" of {} swarm steps", count(*swarm)),
         (None, None) => String::new(),
     };
     let left = time_left(*seconds_left);
     let left = if left.is_empty() { left } else { format!(" · {left}") };
-    format!("{}{total}{left} · {swarm}", percent(*share))
+    format!("{}{total}{left}{swarm}", percent(*share))
 }

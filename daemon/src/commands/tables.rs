@@ -13,6 +13,7 @@ use serde_json::json;
 use super::checkpoints::find;
 use super::chosen::checkpoint_path;
 use crate::cli::{PredictOptions, StatisticsOptions};
+use crate::console::figures::count;
 use crate::console::output::StandardOutput;
 use crate::console::{Console, note, print_line};
 use crate::failure::{ExitCode, Failure};
@@ -40,14 +41,18 @@ pub(super) fn predict(options: &PredictOptions) -> anyhow::Result<()> {
         let message =
             format!("the run {:?} predicts {}s, and no column of a table", manifest.run.name, manifest.prediction());
         let failure = Failure::new(ExitCode::Settings, message);
-        return Err(failure.hint("`murmur sample` and `murmur eval` are for models of text and images").into());
+        let hint = match manifest.model.reads_text() {
+            true => "`murmur sample` and `murmur eval` are for models of text",
+            false => "`murmur eval` is for models of images",
+        };
+        return Err(failure.hint(hint).into());
     }
     warn_of_left_out(manifest, &options.data);
     let rows = NewRows::open(manifest, &options.data).map_err(|error| corpus_failure(&error))?;
     let parameters = base_model::whole_model(&checkpoint, None)?;
     let outputs = outputs_of(&manifest.model, &parameters, &rows.batch)?;
     let predictions = Predictions::of(manifest, &rows, &outputs);
-    note(&format!("{} · step {}", manifest.run.name, checkpoint.state.counters.steps));
+    note(&format!("{} · own step {}", manifest.run.name, count(checkpoint.state.counters.steps)));
     if let Some((count, first)) = &rows.unknown {
         note(&format!("warning: {count} rows have a category that the run does not know; the first is {first}"));
     }

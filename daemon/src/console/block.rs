@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::figures::{Losses, bar, count, counted, duration, examples, fitted, human_bytes, percent, steps, time_left};
+use super::figures::{Losses, bar, count, counted, duration, fitted, human_bytes, percent, steps, time_left};
 use super::screen::Size;
+use super::speed;
 use crate::drivers::DataReport;
 use crate::observe::report::NodeReport;
 
@@ -18,7 +19,6 @@ const BAR_COLUMNS_MIN: usize = 6;
 pub(super) fn daemon_block(report: &NodeReport, losses: &Losses, size: Size) -> Vec<String> {
     let columns = size.block_columns();
     let number = |value: f64| format!("{value:.3}");
-    let each = examples(&report.prediction);
     let mut lines = vec![fitted(progress(report, columns), columns)];
     if report.copying.as_ref().is_some_and(|copy| copy.share > 0.0) || report.phase != "training" {
         lines.push(fitted([report.doing.clone()], columns));
@@ -38,7 +38,8 @@ pub(super) fn daemon_block(report: &NodeReport, losses: &Losses, size: Size) -> 
     }
     let (own, swarm) = (report.tokens_per_second as u64, report.swarm_tokens_per_second as u64);
     let swarm = if swarm > own { format!("swarm {}, as members tell", count(swarm)) } else { String::new() };
-    lines.push(fitted([format!("{} {each}/s here", count(own)), swarm], columns));
+    let here = if report.is_over() { "" } else { " here" };
+    lines.push(fitted([format!("{}{here}", speed(report)), swarm], columns));
     let disagreement = report.disagreement.map_or(String::new(), |value| format!("disagreement {}", number(value)));
     let exchanges = match &report.synchronous {
         Some(synchronous) => synchronous.summary(),

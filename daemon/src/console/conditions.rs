@@ -55,6 +55,11 @@ impl<Key: Ord + Clone> Conditions<Key> {
         true
     }
 
+    /// Whether it is the case.
+    pub(super) fn holds(&self, key: &Key) -> bool {
+        self.held.contains_key(key)
+    }
+
     /// It is the case no more; `None` where it was not.
     pub(super) fn end(&mut self, now: Duration, key: &Key) -> Option<Ended> {
         let held = self.held.remove(key)?;

@@ -53,9 +53,9 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// The time that is left, in words; nothing where it is not known, or beyond all sense.
+/// The time that is left, in words; nothing where it is over, not known, or beyond all sense.
 pub(crate) fn time_left(seconds: Option<f64>) -> String {
-    let left = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let left = seconds.filter(|seconds| *seconds > 0.0).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     left.map_or(String::new(), |left| format!("{} left", duration(left)))
 }
 
@@ -170,6 +170,7 @@ mod tests {
             ("38 %".into(), "99 %".into(), "100 %".into())
         );
         assert_eq!(time_left(Some(130.0)), "2 min 10 s left");
+        assert_eq!(time_left(Some(0.0)), "");
         assert_eq!((time_left(None), time_left(Some(f64::NAN)), time_left(Some(1e300))), Default::default());
         assert_eq!(steps(154, 8150.4), "own 154, swarm 8,150");
     }

@@ -7,7 +7,7 @@ use murmur_training::{Engine, Scores, TrainingError};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Console, Given, next_commands, note, print_line, quoted};
+use super::{Console, Given, figures, next_commands, note, print_line, quoted};
 
 /// A run that is over.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,7 +44,7 @@ impl Console {
             return;
         }
         let FinishedRun { steps, progress, validation_loss, scores, prediction } = run;
-        note(&format!("complete    this run is finished: own {steps}, swarm {progress:.0} steps"));
+        note(&format!("complete    this run is finished: {} steps", figures::steps(*steps, *progress)));
         if let Some(loss) = validation_loss {
             let scores = scores.map_or(String::new(), |scores| format!(" · {scores} of {} held-out rows", scores.rows));
             note(&format!("score       validation loss {loss:.4} nats/{prediction}{scores}"));

@@ -21,7 +21,12 @@ fn fitted_line(line: &str, columns: usize) -> String {
         && line.is_char_boundary(LABEL_COLUMNS)
         && line[..LABEL_COLUMNS].ends_with(' ')
         && !line[..LABEL_COLUMNS].trim_end().contains(' ');
-    let indent = if has_label { " ".repeat(LABEL_COLUMNS) } else { "  ".to_owned() };
+    set_in(line, if has_label { LABEL_COLUMNS } else { 2 }, columns)
+}
+
+/// A line cut between words, what goes on set in by so many columns.
+pub(super) fn set_in(line: &str, indent: usize, columns: usize) -> String {
+    let indent = " ".repeat(indent);
     let options = Options::new(columns).subsequent_indent(&indent).break_words(false);
     textwrap::wrap(line, options.word_splitter(textwrap::WordSplitter::NoHyphenation)).join("\n")
 }

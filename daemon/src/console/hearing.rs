@@ -42,7 +42,10 @@ impl Hearing {
                 ended.extend(self.over(&condition, over));
             }
         }
-        let is_repeated = Condition::of(notice).is_some_and(|condition| !self.conditions.meet(now, condition));
+        // Who has trained to the end needs nobody.
+        let is_idle = self.conditions.holds(&Condition::Complete) && matches!(notice, Notice::Alone { .. });
+        let mut meets = |condition| self.conditions.meet(now, condition);
+        let is_repeated = is_idle || Condition::of(notice).is_some_and(|condition| !meets(condition));
         Heard { ended, words: describe(notice, &self.names), is_repeated }
     }
 
@@ -54,5 +57,25 @@ impl Hearing {
 
     fn over(&self, condition: &Condition, ended: Ended) -> Option<Words> {
         condition.over(ended, &self.names).map(|text| Words { text, hint: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::PeerId;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_training_is_said_once_and_nobody_is_missed_after_it() {
+        let mut hearing = Hearing::new();
+        let mut is_said = |notice: &Notice| !hearing.hear(notice).is_repeated;
+        let alone = Notice::Alone { reason: None };
+        assert!(is_said(&Notice::Settling) && is_said(&Notice::RunCompleted));
+        // Another member arrives, with whom it settles again.
+        assert!(is_said(&Notice::PeerJoined(PeerId::from_public_key([1; 32]))));
+        assert!(!is_said(&Notice::Settling) && !is_said(&Notice::RunCompleted));
+        assert!(!is_said(&alone));
+        assert!(!Hearing::new().hear(&alone).is_repeated, "while it trains");
     }
 }

@@ -14,6 +14,8 @@ pub(crate) struct Given<'a> {
     pub(crate) tokenizer: Option<&'a Path>,
     /// Files and folders of data.
     pub(crate) files: &'a [PathBuf],
+    /// Other options of the node, each behind a space.
+    pub(crate) again: &'a str,
 }
 
 /// More of them are not repeated.
@@ -47,7 +49,7 @@ pub(crate) fn next_commands(directory: &Path, manifest: &RunManifest, given: &Gi
     let has_own_files = manifest.data.source != DataSource::Grammar && !manifest.data.share;
     let with_files = if has_own_files { format!(" --data {}", given.files()) } else { String::new() };
     commands.push(format!("murmur eval {folder}{with_base}{with_tokenizer}{with_files}"));
-    commands.push(format!("murmur start --data-dir {folder}{with_base}{with_tokenizer}{with_files}"));
+    commands.push(format!("murmur start --data-dir {folder}{with_base}{with_tokenizer}{with_files}{}", given.again));
     commands
 }
 
@@ -74,8 +76,15 @@ mod tests {
         let eval = |given: &Given<'_>| next_commands(Path::new("/a"), &manifest, given).remove(1);
         assert_eq!(eval(&Given::default()), "murmur eval /a --base FOLDER --data FILES");
         let files = ["my book.txt", "/b"].map(PathBuf::from);
-        let given = Given { base: Some(Path::new("/m")), tokenizer: Some(Path::new("/unused")), files: &files };
+        let given = Given {
+            base: Some(Path::new("/m")),
+            tokenizer: Some(Path::new("/unused")),
+            files: &files,
+            again: " --name=ada",
+        };
         assert_eq!(eval(&given), "murmur eval /a --base /m --data 'my book.txt' /b");
+        let start = next_commands(Path::new("/a"), &manifest, &given).remove(2);
+        assert!(start.ends_with(" --data 'my book.txt' /b --name=ada"), "{start}");
         let many = vec![PathBuf::from("/b"); 99];
         assert!(eval(&Given { files: &many, ..given }).ends_with(" --data FILES"));
     }

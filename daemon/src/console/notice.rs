@@ -8,7 +8,7 @@ use murmur_protocol::text::foreign;
 use murmur_protocol::{Notice, PeerId, Unchecked};
 
 use super::conditions::Ended;
-use super::figures::{counted, duration};
+use super::figures::{count, counted, duration};
 use super::names::Names;
 use super::words::Words;
 
@@ -32,7 +32,7 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             warning("waiting for a peer that can give the model".to_owned(), hint)
         }
         Notice::StateReceived { donors, progress } => {
-            plain(format!("took over the model of {} at step {progress:.0}", list(donors)))
+            plain(format!("took over the model of {} at swarm step {}", list(donors), step(*progress)))
         }
         Notice::StateSent { peer, chunks, of } if chunks == of => plain(format!("gave the model to {}", name(peer))),
         Notice::StateSent { peer, chunks, of } => {
@@ -113,12 +113,19 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             ))
         }
         Notice::Finishing(ending) => plain(format!(
-            "the founder finishes the run: the learning rate falls from step {:.0} on, the end is step {:.0} of the swarm",
-            ending.from, ending.until
+            "the founder finishes the run: the learning rate falls from swarm step {} on, the end is swarm step {}",
+            step(ending.from),
+            step(ending.until)
         )),
         Notice::Settling => plain("training is over; last exchanges".to_owned()),
-        Notice::RunCompleted => plain("run completed".to_owned()),
+        // At the end of the run, or at this node's own last step.
+        Notice::RunCompleted => plain("training is complete here; this node answers the others".to_owned()),
     }
+}
+
+/// A step of the swarm.
+fn step(progress: f64) -> String {
+    count(progress.max(0.0).round() as u64)
 }
 
 /// What lasts for a while and is noticed again and again meanwhile.
@@ -130,6 +137,10 @@ pub(super) enum Condition {
     WaitingForModel,
     /// Link or processor allow too few exchanges.
     DriftsApart,
+    /// The last exchanges are under way, or were before.
+    Settling,
+    /// Training is over here.
+    Complete,
     /// A peer takes part in another run.
     Foreign(PeerId),
     /// A peer refuses this node, or is refused.
@@ -145,6 +156,8 @@ impl Condition {
             Notice::Alone { .. } => Some(Condition::Alone),
             Notice::WaitingForState => Some(Condition::WaitingForModel),
             Notice::BudgetTooSmall { .. } => Some(Condition::DriftsApart),
+            Notice::Settling => Some(Condition::Settling),
+            Notice::RunCompleted => Some(Condition::Complete),
             Notice::PeerRefused { peer, refusal: Refusal::OtherRun { .. } } => Some(Condition::Foreign(*peer)),
             Notice::PeerRefused { peer, .. } => Some(Condition::Refused(*peer)),
             Notice::PeerMisbehaved { peer, .. } => Some(Condition::Misbehaves(*peer)),
@@ -174,6 +187,7 @@ impl Condition {
         match self {
             Condition::Alone => Some(format!("alone no more{took}{met}")),
             Condition::WaitingForModel => Some(format!("the model has come{took}{met}")),
+            Condition::Settling | Condition::Complete => None,
             _ if count == 1 => None,
             Condition::DriftsApart => Some(format!("the models drift apart no more{met} in {}", duration(lasted))),
             Condition::Foreign(peer) => Some(format!("{} takes part in this run now{met}", names.of(*peer))),

@@ -37,7 +37,8 @@ impl ReachabilityReport {
 /// What people are told; the hint makes it a warning.
 pub(super) fn describe(reachability: &Reachability) -> Words {
     let list = |addresses: &[Multiaddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let forward = "forward the port of network.listen to this machine on the router, or give it a public IPv6 address";
+    let forward = "forward the port that it listens on, TCP and UDP (4711 unless --port or --listen say another), to this machine \
+                   on the router; or, where it has a public IPv6 address, add --listen /ip6/::/tcp/4711";
     let (text, hint) = match reachability.state {
         ReachabilityState::Unknown => {
             ("not known yet: no peer has tried to reach this node from outside".to_owned(), None)

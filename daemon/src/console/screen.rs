@@ -13,7 +13,7 @@ use crossterm::queue;
 use crossterm::terminal::{Clear, ClearType};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::fitted::fitted;
+use super::fitted::{fitted, set_in};
 use super::output;
 use super::terminal::{shown, shown_json};
 
@@ -82,6 +82,13 @@ pub(crate) fn note(text: &str) {
 pub(crate) fn print_line(line: &str) {
     let line = if line.starts_with('{') { shown_json(line) } else { shown(line) };
     print_bytes(format!("{line}\n").as_bytes());
+}
+
+/// A line of text for people on standard output: on a terminal, what does not fit goes on below its text, which begins after so
+/// many columns.
+pub(crate) fn print_fitted(line: &str, begins: usize) {
+    let columns = if io::stdout().is_terminal() { Size::now().columns } else { usize::MAX };
+    print_line(&set_in(line, begins, columns));
 }
 
 /// Bytes on standard output, as they are.

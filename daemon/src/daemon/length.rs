@@ -30,6 +30,16 @@ pub enum AskedLength {
     Tokens(f64),
 }
 
+impl AskedLength {
+    /// The option that asks for it.
+    pub(super) fn option(self) -> &'static str {
+        match self {
+            AskedLength::Hours(_) => "--hours",
+            AskedLength::Tokens(_) => "--tokens",
+        }
+    }
+}
+
 /// The length that holds in a data directory: what is asked for now, else what was asked for before a restart.
 pub(super) fn length(asked: Option<AskedLength>, root: &Path) -> Option<Length> {
     match asked {

@@ -18,17 +18,16 @@ pub(super) async fn start_network(
     (shelf, throttle): (Option<Shelf>, Option<Throttle>),
     events: mpsc::Sender<Event>,
 ) -> anyhow::Result<Network> {
-    let failed = |message: String| {
-        Failure::new(ExitCode::Network, message).hint(
-            "another program may use the port: choose one with --port; --listen /ip4/0.0.0.0/tcp/0 takes any free one",
-        )
-    };
+    let failed = |message: String| Failure::new(ExitCode::Network, message).hint(ports::REMEDY);
     let settings = &plan.settings.network;
     let given = settings.listen_at(settings.usual_port());
     if !settings.chooses_port()
         && let Some(address) = ports::taken(&given)
     {
-        return Err(failed(format!("cannot listen on {address}: its port is taken")).into());
+        return Err(failed(format!(
+            "cannot listen on {address}: another program uses that port, perhaps another murmur"
+        ))
+        .into());
     }
     for attempt in 1.. {
         let config = network_config(plan.identity.clone(), &plan.manifest, &plan.settings, plan.secret.clone())?;

@@ -11,6 +11,10 @@ use crate::settings::{DEFAULT_STATUS_PORT, NetworkSettings, StatusSettings};
 /// Ports that are tried after the usual one: so many daemons of one machine are still found by their data directories.
 const TRIED: u16 = 64;
 
+/// What to do where an address cannot be listened on.
+pub(crate) const REMEDY: &str = "choose another port with --port, or another address with --listen; /ip4/0.0.0.0/tcp/0 takes any \
+     free port";
+
 /// The addresses to listen on. Where the port may be chosen, it is the first that is free; if none is, the usual one.
 pub(crate) fn choose(network: &NetworkSettings) -> Vec<String> {
     choose_from(network, network.usual_port())
@@ -46,7 +50,7 @@ pub(super) fn taken(listen: &[String]) -> Option<&String> {
 /// # Errors
 /// When the port is taken, or all that may be chosen are.
 pub(super) async fn listen_for_status(status: &StatusSettings) -> Result<Option<StatusListener>, Failure> {
-    if status.address.is_empty() {
+    if StatusSettings::is_off(&status.address) {
         return Ok(None);
     }
     if status.address != StatusSettings::AUTO {

@@ -17,6 +17,9 @@ pub struct Ready {
     pub run_name: String,
     /// Where it listens, each with the peer id at its end.
     pub addresses: Vec<String>,
+    /// Whether only those are let in who have a ticket.
+    #[serde(default)]
+    pub closed: bool,
     /// With which others join.
     pub ticket: String,
     /// Of the status page, where there is one.

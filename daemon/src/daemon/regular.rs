@@ -35,6 +35,9 @@ pub(super) struct Reporter {
     /// What is told of its stay at the end, where it has limits or a price.
     pub(super) stay: Option<StayFacts>,
     pub(super) run: String,
+    pub(super) run_name: String,
+    pub(super) device: String,
+    pub(super) data_directory: String,
     pub(super) prediction: &'static str,
     pub(super) parameters: usize,
     /// The node's own; empty: none.
@@ -82,13 +85,16 @@ impl Reporter {
         let end = &picture.status.end;
         // With a limit of its own a node goes on to it, whatever the others' pace, unless the founder ends the run.
         let is_bound = self.own_steps.is_none() || end.order.is_some();
-        let swarm = end.at().filter(|_| is_bound).map(|end| end as u64);
+        let swarm = end.at().filter(|_| is_bound).map(|end| end.round() as u64);
         let length = Length { own: self.own_steps, swarm };
         let mut outlook = self.outlook.lock().unwrap_or_else(PoisonError::into_inner);
         NodeReport::new(
             &picture.status,
             &Outside {
                 run: &self.run,
+                run_name: &self.run_name,
+                device: &self.device,
+                data_directory: &self.data_directory,
                 prediction: self.prediction,
                 parameters: self.parameters,
                 name: &self.name,

@@ -54,6 +54,7 @@ pub(super) struct Running {
     manifest: RunManifest,
     settings: NodeSettings,
     console: Console,
+    again: String,
     directory: Arc<DataDirectory>,
     engine: Engine,
     /// Whether it is to leave.
@@ -136,8 +137,11 @@ impl Running {
         let own_steps = Some(plan.settings.training.steps).filter(|steps| *steps > 0);
         let reporter = Reporter {
             run: plan.manifest.run_id().to_string(),
+            run_name: plan.manifest.run.name.clone(),
+            device: model.device.clone(),
+            data_directory: plan.directory.root().display().to_string(),
             name: plan.settings.network.name.trim().to_owned(),
-            stay: StayFacts::of(&plan.settings.stay, first_step),
+            stay: StayFacts::of(&plan.settings.stay),
             own_steps: [own_steps, private_end].into_iter().flatten().min(),
             state_bytes: bounds::state_bytes(parameters) as u64,
             writing,
@@ -155,7 +159,7 @@ impl Running {
         };
         let mut beside_engine: Vec<AbortHandle> = fetching.into_iter().collect();
         let mut beside_end = vec![beside(report_regularly(reporter.clone(), reports))];
-        let Plan { manifest, settings, directory, identity, secret, console, entry, .. } = plan;
+        let Plan { manifest, settings, directory, identity, secret, console, entry, again, .. } = plan;
         let directory = Arc::new(directory);
         beside_engine.push(beside(remember_peers_regularly(directory.clone(), reporter.pictures.clone())));
         beside_engine.push(beside(keep_the_finish(directory.clone(), reporter.pictures.clone())));
@@ -202,6 +206,7 @@ impl Running {
             run: reporter.run.clone(),
             run_name: manifest.run.name.clone(),
             addresses: network.listen_addresses().iter().map(|address| format!("{address}/p2p/{me}")).collect(),
+            closed: secret.is_some(),
             ticket,
             status_address,
             parameters,
@@ -210,7 +215,7 @@ impl Running {
         };
         // The line with which others join comes last: it goes another way to a terminal than the lines before.
         if let Some(finished) = &model.finished {
-            console.show_finished(finished, &manifest, directory.root(), &given(&settings));
+            console.show_finished(finished, &manifest, directory.root(), &given(&settings, &again));
         }
         console.show_ready(&ready, resumed.then_some(progress), !resumed && !entry.joins);
         if plan.in_background {
@@ -243,6 +248,7 @@ impl Running {
             manifest,
             settings,
             console,
+            again,
             directory,
             engine,
             stop: stop_view,
@@ -265,7 +271,7 @@ impl Running {
     /// # Errors
     /// A failure of the training, a last checkpoint that could not be written, another live node with this identity.
     pub(super) async fn until_left(self) -> anyhow::Result<()> {
-        let Running { manifest, settings, console, directory, stop, reporter, observing, helpers, .. } = self;
+        let Running { manifest, settings, console, again, directory, stop, reporter, observing, helpers, .. } = self;
         let mut stopped = self.engine.run(stop.clone()).await;
         stopped.recorder.take().into_iter().for_each(Recorder::end);
         self.service_manager.iter().for_each(ServiceManager::stopping);
@@ -275,7 +281,7 @@ impl Running {
         let _ = self.resting.task.await;
         Rest::keep(&settings.limits, &directory.traffic_path(), &reporter.rest.borrow());
         directory.remember_peers(&stopped.status.known);
-        let next = || next_commands(directory.root(), &manifest, &given(&settings));
+        let next = || next_commands(directory.root(), &manifest, &given(&settings, &again));
         let checkpoints = directory.checkpoints_path();
         let known_end = stopped.status.end.clone();
         let hurry = self.hurry.filter(|_| *stop.borrow());
@@ -298,8 +304,8 @@ fn traffic(network: Network, loaded: u64) -> impl Fn() -> Traffic {
 }
 
 /// What this node was given beside its run file.
-pub(super) fn given(settings: &NodeSettings) -> Given<'_> {
-    Given { base: settings.model.base(), tokenizer: settings.data.tokenizer(), files: &settings.data.files }
+pub(super) fn given<'a>(settings: &'a NodeSettings, again: &'a str) -> Given<'a> {
+    Given { base: settings.model.base(), tokenizer: settings.data.tokenizer(), files: &settings.data.files, again }
 }
 
 /// Tells the service manager regularly that the daemon lives.

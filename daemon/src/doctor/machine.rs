@@ -6,6 +6,7 @@ use murmur_protocol::RunManifest;
 use murmur_training::{Corpus, TrainingError, median, parameter_count};
 
 use super::Finding;
+use crate::console::figures::count;
 use crate::console::{counted, examples, human_bytes};
 use crate::limits::memory_check;
 use crate::process::stats::{available_memory, peak_memory};
@@ -72,7 +73,8 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
             findings.push(judge_memory(free));
             let Times { step_seconds, tokens_per_second } = measured;
             let what = examples(manifest.prediction());
-            let text = format!("{tokens_per_second:.0} {what}/s: a step takes {:.0} ms", 1e3 * step_seconds);
+            let text =
+                format!("{} {what}/s: a step takes {}", count(tokens_per_second as u64), milliseconds(step_seconds));
             findings.push(Finding::good("speed", text));
             Some(Measured { parameters, step_seconds, tokens_per_second })
         }
@@ -131,6 +133,11 @@ fn take_steps(
     }
     let step_seconds = median(times).unwrap_or_default().max(1e-9) * 100.0 / settings.limits.training_percent;
     Ok((Times { step_seconds, tokens_per_second: tokens as f64 / step_seconds }, engine.layout().parameters()))
+}
+
+fn milliseconds(seconds: f64) -> String {
+    let digits = usize::from(seconds < 0.01);
+    format!("{:.digits$} ms", 1e3 * seconds)
 }
 
 /// After the steps: their peak is in the process' own record.

@@ -12,12 +12,16 @@ use tokio::time::{sleep_until, timeout};
 
 use super::Finding;
 use crate::console::{ReachabilityReport, counted, human_bytes};
+use crate::daemon::ports;
 
 /// How long the swarm is watched: long enough for probes of this node's addresses and for some proposals.
-const WATCHING: Duration = Duration::from_secs(12);
+pub const WATCHING: Duration = Duration::from_secs(12);
 
 /// What is copied to measure the bandwidth, in chunks of a state: 32 MiB, which a slow line does not carry in that time.
 const CHUNKS_COPIED_MAX: u32 = 8 * STATE_PART_CHUNKS_MAX;
+
+/// Less than this is over before its rate tells anything of the link (a guess): the round trip and the donor's step weigh more.
+const MEASURED_BYTES_MIN: u64 = 1_000_000;
 
 /// Facts that may wait for the doctor, who takes microseconds for each.
 const EVENTS_MAX: usize = 1024;
@@ -98,8 +102,7 @@ async fn listen(config: NetworkConfig, events: mpsc::Sender<Event>, findings: &m
             Some(network)
         }
         Err(error) => {
-            let fix = "another program, perhaps a murmur, uses the port: choose one with --listen";
-            findings.push(Finding::problem("ports", error.to_string(), fix));
+            findings.push(Finding::problem("ports", error.to_string(), ports::REMEDY));
             None
         }
     }
@@ -192,7 +195,7 @@ impl Visit<'_> {
     fn megabits(&self) -> Option<f64> {
         let (_, first_at) = self.donor.as_ref()?;
         let seconds = (self.last_at - (*first_at)?).as_secs_f64().max(1e-6);
-        (self.bytes > 0).then(|| 8e-6 * self.bytes as f64 / seconds)
+        (self.bytes >= MEASURED_BYTES_MIN).then(|| 8e-6 * self.bytes as f64 / seconds)
     }
 
     fn judge_bandwidth(&self) -> Finding {
@@ -207,7 +210,7 @@ impl Visit<'_> {
                 let text = format!("{swarm}; {} gave nothing of its model in time", donor.short());
                 Finding::warning("swarm", text, "it may be busy or joining itself: try again in a while")
             }
-            Some(_) if self.bytes == 0 => {
+            Some(_) if self.megabits().is_none() => {
                 Finding::good("swarm", format!("{swarm}; the model is too small to measure the bandwidth"))
             }
             Some(_) => {

@@ -11,6 +11,7 @@ use murmur_training::team::costs;
 use tokio::runtime::Runtime;
 
 use super::{Finding, Measured, machine};
+use crate::console::figures::count;
 use crate::console::{Console, human_bytes};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
@@ -162,17 +163,24 @@ fn judge(costs: &ModelCosts, team: Option<&Cut>, alone: Option<f64>, missing: im
             Finding::problem("team", text, "add a machine with `murmur lend`, or give the helpers more --memory")
         }
         (None, Some(alone)) => {
-            let text = format!("no cut of the model fits these helpers; this machine alone trains {alone:.0} tokens/s");
+            let text = format!(
+                "no cut of the model fits these helpers; this machine alone trains {} tokens/s",
+                count(alone.round() as u64)
+            );
             Finding::warning("team", text, whole)
         }
         (Some(cut), None) => Finding::good("team", format!("the model does not fit here alone; {}", told(costs, cut))),
         (Some(cut), Some(alone)) if cut.tokens_per_second > alone * (1.0 + GAIN_MIN) => {
-            Finding::good("team", format!("alone {alone:.0} tokens/s; {}", told(costs, cut)))
+            Finding::good("team", format!("alone {} tokens/s; {}", count(alone.round() as u64), told(costs, cut)))
         }
         (Some(cut), Some(alone)) => {
             let rate = cut.tokens_per_second;
             let how = if rate < alone * (1.0 - GAIN_MIN) { "slower" } else { "no faster" };
-            let text = format!("a team would be {how}: {rate:.0} tokens/s at best, alone {alone:.0} tokens/s");
+            let text = format!(
+                "a team would be {how}: {} tokens/s at best, alone {} tokens/s",
+                count(rate.round() as u64),
+                count(alone.round() as u64)
+            );
             Finding::warning("team", text, whole)
         }
     }
@@ -185,8 +193,8 @@ fn told(costs: &ModelCosts, cut: &Cut) -> String {
     let on_helpers =
         on_helpers.map(|((_, helper, _), bytes)| format!(", {} on {}", human_bytes(*bytes), words::short(helper)));
     format!(
-        "a team {:.0} tokens/s: {}; it takes {} here{}",
-        cut.tokens_per_second,
+        "a team {} tokens/s: {}; it takes {} here{}",
+        count(cut.tokens_per_second.round() as u64),
         words::described(cut),
         human_bytes(bytes[0]),
         on_helpers.collect::<String>()

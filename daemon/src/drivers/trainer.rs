@@ -370,7 +370,8 @@ impl TrainerThread {
             self.clock.spent_aside(end - begin);
             return self.show();
         }
-        self.clock.stepped(begin, end, pause);
+        let tokens = stepped.as_ref().map_or(0, |report| report.tokens);
+        self.clock.stepped(tokens, (begin, end), pause);
         match stepped {
             Ok(report) => {
                 self.divergence.stepped();

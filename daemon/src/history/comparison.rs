@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::NodeHistory;
-use crate::console::figures::counted;
+use crate::console::figures::{count, counted};
 
 /// What one daemon did.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +12,7 @@ pub(crate) struct Side {
     pub(crate) losses: Vec<(f64, f64)>,
     /// Own steps at its end.
     pub(crate) steps: u64,
+    /// As the table of its run tells it.
     pub(crate) tokens_per_second: f64,
 }
 
@@ -51,12 +52,10 @@ pub(crate) struct Measure {
 }
 
 impl Side {
-    /// From the journal of the daemon's one process.
-    pub(crate) fn of(node: &NodeHistory) -> Side {
+    /// From the journal of the daemon's one process, and its speed.
+    pub(crate) fn of(node: &NodeHistory, tokens_per_second: f64) -> Side {
         let begin = node.begin().unwrap_or(0.0);
         let losses = node.evaluations.iter().map(|found| (found.place.time - begin, found.loss)).collect();
-        let seconds = node.training_seconds;
-        let tokens_per_second = if seconds > 0.0 { node.place.tokens / seconds } else { f64::NAN };
         Side { losses, steps: node.place.steps, tokens_per_second }
     }
 
@@ -143,18 +142,16 @@ impl Compared {
     /// Name, together, alone, difference, least, most, and whether it can be measured.
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
         let row = |name: String, measure: Measure, digits: usize| {
-            let number =
-                |value: f64| if value.is_finite() { format!("{value:.digits$}") } else { "unknown".to_owned() };
-            let measurable = if measure.sign().is_some() { "yes" } else { "not measurable" };
+            let measurable = if measure.sign().is_some() { "yes" } else { "no" };
             let Measure { together, alone, least, most } = measure;
-            let numbers = [together, alone, measure.difference(), least, most].map(number);
+            let numbers = [together, alone, measure.difference(), least, most].map(|value| decimal(value, digits));
             [vec![name], numbers.to_vec(), vec![measurable.to_owned()]].concat()
         };
         vec![
             row("loss at equal steps".to_owned(), self.at_equal_steps, 4),
             row("loss at equal time".to_owned(), self.at_equal_time, 4),
-            row(format!("seconds to a loss of {:.3}", self.target), self.seconds_to_target, 1),
-            row("tokens a second, all nodes".to_owned(), self.tokens_per_second, 0),
+            row(format!("s to loss {:.3}", self.target), self.seconds_to_target, 1),
+            row("tokens/s, all nodes".to_owned(), self.tokens_per_second, 0),
         ]
     }
 }
@@ -184,6 +181,17 @@ impl Measure {
             _ => None,
         }
     }
+}
+
+/// With so many digits, a comma between thousands, and no sign of a zero.
+fn decimal(value: f64, digits: usize) -> String {
+    if !value.is_finite() {
+        return "unknown".to_owned();
+    }
+    let shown = format!("{:.digits$}", value.abs());
+    let (whole, rest) = shown.split_once('.').map_or((shown.as_str(), ""), |(whole, _)| (whole, &shown[whole.len()..]));
+    let sign = if value < 0.0 && shown.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) { "-" } else { "" };
+    format!("{sign}{}{rest}", whole.parse().map_or(whole.to_owned(), count))
 }
 
 /// Over the daemons for which it is known.
@@ -227,10 +235,18 @@ mod tests {
     fn what_has_not_one_sign_is_not_measurable() {
         let compared = Compared::new(&[seed(0.3, 0.2), seed(0.19, 0.2), seed(0.3, 0.2)]).expect("evaluated");
         assert!(compared.sentence().contains("not measurable"), "{}", compared.sentence());
-        assert_eq!(compared.rows()[0].last().map(String::as_str), Some("not measurable"));
+        assert_eq!(compared.rows()[0].last().map(String::as_str), Some("no"));
         let worse = Compared::new(&[seed(0.1, 0.2), seed(0.1, 0.2), seed(0.15, 0.2)]).expect("evaluated");
         assert!(worse.sentence().contains("was worse"), "{}", worse.sentence());
         assert!(Compared::new(&[Trained { together: vec![side(0.1)], alone: vec![Side::default()] }]).is_none());
+    }
+
+    #[test]
+    fn numbers_have_commas_and_a_zero_no_sign() {
+        let shown = |value, digits| decimal(value, digits);
+        assert_eq!([shown(151_669.4, 0), shown(-35_464.0, 0)], ["151,669", "-35,464"]);
+        assert_eq!([shown(-0.02, 1), shown(-0.06, 1), shown(1.25, 4)], ["0.0", "-0.1", "1.2500"]);
+        assert_eq!(shown(f64::NAN, 1), "unknown");
     }
 
     #[test]

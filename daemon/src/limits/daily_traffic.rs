@@ -20,24 +20,42 @@ pub(crate) const ALL_REDUCE_BYTES: usize = 8;
 /// Tells people what this node will send, before it begins.
 pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, arrangement: &Arrangement) {
     let sent = match measure_briefly(manifest, arrangement, settings) {
-        Some((step, parameters)) => {
-            let bytes = bytes_sent_a_step(manifest, parameters);
-            let steps = [manifest.schedule.total_steps, settings.training.steps].into_iter().filter(|steps| *steps > 0);
-            let of_all = steps.min().map(|steps| steps as f64 * bytes);
-            let of_a_day = bytes * DAY_SECONDS / step.as_secs_f64();
-            match of_all.filter(|of_all| *of_all < of_a_day) {
-                Some(of_all) => format!("up to {} sent in the whole run", human_bytes(of_all as u64)),
-                None => describe(of_a_day, manifest.synchronous.is_on(), &settings.limits),
-            }
-        }
+        Some((step, parameters)) => match sent(manifest, settings, parameters, step.as_secs_f64()) {
+            Sent::InWholeRun(bytes) => format!("up to {} sent in the whole run", human_bytes(bytes as u64)),
+            Sent::InDay(bytes) => describe(bytes, manifest.synchronous.is_on(), &settings.limits),
+        },
         None => describe_exchange(manifest),
     };
     note(&format!("traffic     {sent}"));
 }
 
-/// Bytes that exchanges of a run send in a day at most, from a machine whose step takes so long.
-pub(crate) fn bytes_sent_a_day(manifest: &RunManifest, parameters: usize, step_seconds: f64) -> f64 {
-    bytes_sent_a_step(manifest, parameters) * DAY_SECONDS / step_seconds
+/// Bytes that exchanges send at most, within the owner's caps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Sent {
+    /// From the first step to the last: they take less than a day.
+    InWholeRun(f64),
+    /// At this machine's pace.
+    InDay(f64),
+}
+
+/// What a machine whose step takes so long sends at most.
+pub(crate) fn sent(manifest: &RunManifest, settings: &NodeSettings, parameters: usize, step_seconds: f64) -> Sent {
+    let bytes = bytes_sent_a_step(manifest, parameters);
+    let steps = [manifest.schedule.total_steps, settings.training.steps].into_iter().filter(|steps| *steps > 0);
+    let in_whole_run = steps.min().map(|steps| steps as f64 * bytes);
+    let in_day = caps_a_day(&settings.limits).into_iter().flatten().fold(bytes * DAY_SECONDS / step_seconds, f64::min);
+    match in_whole_run.filter(|in_whole_run| *in_whole_run < in_day) {
+        Some(bytes) => Sent::InWholeRun(bytes),
+        None => Sent::InDay(in_day),
+    }
+}
+
+/// Bytes that the owner's caps let it send in a day: that of the uplink, and that of all traffic.
+fn caps_a_day(limits: &LimitsSettings) -> [Option<f64>; 2] {
+    let upload = limits.caps().upload.map(|rate| rate as f64 * DAY_SECONDS);
+    // The budget counts what is received as well, which is about as much.
+    let daily = (limits.daily_gigabytes > 0.0).then_some(limits.daily_gigabytes * 1e9 / 2.0);
+    [upload, daily]
 }
 
 fn bytes_sent_a_step(manifest: &RunManifest, parameters: usize) -> f64 {
@@ -51,13 +69,10 @@ fn bytes_sent_a_step(manifest: &RunManifest, parameters: usize) -> f64 {
     round_bytes(parameters, gossip) as f64 / f64::from(interval)
 }
 
-/// A day's bytes in words, within the owner's caps, with the flags that set them.
+/// A day's bytes in words, with the flags that set the owner's caps.
 fn describe(bytes_a_day: f64, is_synchronous: bool, limits: &LimitsSettings) -> String {
-    let upload = limits.caps().upload.map(|rate| rate as f64 * DAY_SECONDS);
-    // The budget counts what is received as well, which is about as much.
-    let daily = (limits.daily_gigabytes > 0.0).then_some(limits.daily_gigabytes * 1e9 / 2.0);
-    let bytes = [upload, daily].into_iter().flatten().fold(bytes_a_day, f64::min);
-    let pace = format!("up to {} sent a day at this machine's pace", human_bytes(bytes as u64));
+    let [upload, daily] = caps_a_day(limits);
+    let pace = format!("up to {} sent a day at this machine's pace", human_bytes(bytes_a_day as u64));
     // An all-reduce takes of the uplink what there is: all wait for it.
     let uplink = if is_synchronous { "" } else { ", a quarter of the uplink at most" };
     match (upload.is_some(), daily.is_some()) {
@@ -81,6 +96,7 @@ mod tests {
     use murmur_protocol::manifest::{GossipKind, Topology};
 
     use super::*;
+    use crate::settings::TrainingSettings;
 
     #[test]
     fn a_day_of_exchanges_is_counted_at_the_shortest_interval_of_the_run() {
@@ -89,9 +105,31 @@ mod tests {
         // The own exchange, and one that is answered: a bit or a byte a parameter each.
         for (kind, expected) in [(GossipKind::Links, 0.25e6 * rounds), (GossipKind::Pairs, 2e6 * rounds)] {
             manifest.gossip.kind = kind;
-            let bytes = bytes_sent_a_day(&manifest, 1_000_000, 0.4);
+            let bytes = a_day(&manifest, &NodeSettings::default());
             assert!(bytes > expected && bytes < 1.07 * expected, "{kind}: {bytes}");
         }
+    }
+
+    fn a_day(manifest: &RunManifest, settings: &NodeSettings) -> f64 {
+        match sent(manifest, settings, 1_000_000, 0.4) {
+            Sent::InDay(bytes) => bytes,
+            whole => panic!("{whole:?}"),
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_over_within_a_day_sends_no_day_of_exchanges() {
+        let mut manifest = RunManifest::default();
+        let settings = NodeSettings::default();
+        let day = a_day(&manifest, &settings);
+        manifest.schedule.total_steps = 2_160; // a hundredth of a day's 216,000
+        let Sent::InWholeRun(bytes) = sent(&manifest, &settings, 1_000_000, 0.4) else { panic!("it is short") };
+        assert!((bytes - day / 100.0).abs() < 1.0, "{bytes} of {day}");
+        manifest.schedule.total_steps = 1_000_000;
+        assert_eq!(a_day(&manifest, &settings), day);
+        let own = TrainingSettings { steps: 2_160, ..TrainingSettings::default() };
+        let stays_short = NodeSettings { training: own, ..NodeSettings::default() };
+        assert_eq!(sent(&manifest, &stays_short, 1_000_000, 0.4), Sent::InWholeRun(bytes), "this node's own last step");
     }
 
     #[test]
@@ -101,7 +139,7 @@ mod tests {
         let operations = DAY_SECONDS / 0.4;
         for (slice_bits, bytes) in [(32, 8e6), (16, 4e6), (8, 2e6)] {
             manifest.synchronous.slice_bits = slice_bits;
-            let told = bytes_sent_a_day(&manifest, 1_000_000, 0.4);
+            let told = a_day(&manifest, &NodeSettings::default());
             assert!((1.0..1.02).contains(&(told / (bytes * operations))), "{slice_bits} bits: {told}");
         }
     }
@@ -113,9 +151,13 @@ mod tests {
         assert!(free.starts_with("up to 100.00 GB sent a day") && free.contains("--upload-mbit"), "{free}");
         let synchronous = describe(100e9, true, &limits);
         assert!(!synchronous.contains("quarter") && synchronous.contains("--upload-mbit"), "{synchronous}");
-        let capped = describe(100e9, false, &LimitsSettings { upload_mbit: 1.0, ..limits.clone() });
-        assert!(capped.starts_with("up to 10.80 GB sent a day") && capped.contains("--upload-mbit"), "{capped}");
-        let daily = describe(100e9, false, &LimitsSettings { daily_gigabytes: 4.0, ..limits });
+        let capped = |limits: LimitsSettings| {
+            let settings = NodeSettings { limits, ..NodeSettings::default() };
+            describe(a_day(&RunManifest::default(), &settings), false, &settings.limits)
+        };
+        let upload = capped(LimitsSettings { upload_mbit: 0.2, ..limits.clone() });
+        assert!(upload.starts_with("up to 2.16 GB sent a day") && upload.contains("--upload-mbit"), "{upload}");
+        let daily = capped(LimitsSettings { daily_gigabytes: 4.0, ..limits });
         assert!(daily.starts_with("up to 2.00 GB sent a day") && daily.contains("--daily-gigabytes"), "{daily}");
     }
 }

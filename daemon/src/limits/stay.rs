@@ -113,24 +113,20 @@ impl Stay {
 /// What has to be known to tell what came of a stay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StayFacts {
-    /// Own steps before it.
-    first_step: u64,
     /// Of an hour, in any currency; 0: not known.
     price_per_hour: f64,
 }
 
 impl StayFacts {
     /// Of a stay that has a limit or a price.
-    pub(crate) fn of(settings: &StaySettings, first_step: u64) -> Option<StayFacts> {
-        (*settings != StaySettings::default())
-            .then_some(StayFacts { first_step, price_per_hour: settings.price_per_hour })
+    pub(crate) fn of(settings: &StaySettings) -> Option<StayFacts> {
+        (*settings != StaySettings::default()).then_some(StayFacts { price_per_hour: settings.price_per_hour })
     }
 
     /// What the node has done, and what that costs.
     pub(crate) fn described(self, report: &NodeReport) -> String {
         let hours = report.seconds / 3600.0;
-        let steps = report.steps.saturating_sub(self.first_step) as f64;
-        let tokens = steps * report.tokens_per_second * report.step_seconds;
+        let tokens = report.times.tokens_trained as f64;
         let training = 100.0 * (report.times.seconds_in_training / report.seconds.max(1e-9)).min(1.0);
         let predictions = examples(&report.prediction);
         let bytes = human_bytes(report.bytes_sent + report.bytes_received);
@@ -222,17 +218,13 @@ mod tests {
     fn what_a_machine_has_done_is_told_with_what_it_costs() {
         let report = NodeReport {
             seconds: 7200.0,
-            times: StepTimes { seconds_in_training: 6480.0, ..StepTimes::default() },
-            steps: 1500,
-            tokens_per_second: 2000.0,
-            step_seconds: 0.5,
+            times: StepTimes { seconds_in_training: 6480.0, tokens_trained: 1_000_000, ..StepTimes::default() },
             prediction: "byte".to_owned(),
             bytes_sent: 3_000_000_000,
             bytes_received: 2_000_000_000,
             ..NodeReport::default()
         };
-        let described =
-            |report: &NodeReport, price_per_hour| StayFacts { first_step: 500, price_per_hour }.described(report);
+        let described = |report: &NodeReport, price_per_hour| StayFacts { price_per_hour }.described(report);
         let text = described(&report, 0.35);
         assert_eq!(
             text,

@@ -11,9 +11,9 @@ use murmur_protocol::RunManifest;
 use murmur_sim::report::Table;
 use serde_json::json;
 
-use super::{Swarms, new_folder, prune, run_in};
+use super::{Ended, Summary, Swarms, new_folder, prune, run_in};
 use crate::cli::LocalOptions;
-use crate::console::{Console, note, print_line};
+use crate::console::{Console, note, print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::history::History;
 use crate::history::comparison::{Compared, Side, Trained};
@@ -34,7 +34,7 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
     for number in 0..options.seeds {
         let mut manifest = manifest.clone();
         manifest.run.seed = manifest.run.seed.wrapping_add(number);
-        let mut side = |name: &str, index: u64, twins: Option<PathBuf>| -> anyhow::Result<Option<PathBuf>> {
+        let mut side = |name: &str, index: u64, twins: Option<PathBuf>| -> anyhow::Result<Option<Ended>> {
             let folder = match &options.directory {
                 Some(directory) => directory.join(format!("seed-{}-{name}", manifest.run.seed)),
                 None => new_folder(index),
@@ -57,13 +57,13 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
             let name = series.get_or_insert(first).clone();
             let series = Series { name, alone: twins.is_some() };
             let swarms = Swarms { series: Some(series), twins, trial: None };
-            Ok(run_in(own, settings, manifest.clone(), folder, swarms)?.map(|ended| ended.folder))
+            run_in(own, settings, manifest.clone(), folder, swarms)
         };
         let interrupted = || Failure::new(ExitCode::Interrupted, "interrupted: there is no comparison");
         let together = side("together", 0, None)?.ok_or_else(interrupted)?;
-        let alone = side("alone", 1, Some(together.clone()))?.ok_or_else(interrupted)?;
+        let alone = side("alone", 1, Some(together.folder.clone()))?.ok_or_else(interrupted)?;
         trained.push(Trained { together: read(&together, options.nodes)?, alone: read(&alone, options.nodes)? });
-        folders.push(together);
+        folders.push(together.folder);
     }
     let compared = Compared::new(&trained).ok_or_else(|| {
         Failure::new(ExitCode::Failure, "some daemon has not been evaluated, so there is nothing to compare")
@@ -86,7 +86,7 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
 
 fn show(compared: &Compared) {
     print_line("");
-    print_line(&compared.sentence());
+    print_fitted(&compared.sentence(), 2);
     let mut table = Table::new(&["", "together", "alone", "difference", "least", "most", "measurable"]);
     for row in compared.rows() {
         table.row(row);
@@ -95,14 +95,20 @@ fn show(compared: &Compared) {
     print_line("");
 }
 
-/// What the journals of a swarm's daemons say.
-fn read(folder: &Path, nodes: u16) -> anyhow::Result<Vec<Side>> {
+/// What the journals of a swarm's daemons say, and the table of its run.
+fn read(Ended { folder, summary, .. }: &Ended, nodes: u16) -> anyhow::Result<Vec<Side>> {
     let node = |number: u16| -> anyhow::Result<Side> {
         let mut history = History::default();
         Reading::new(files_at(&folder.join(format!("node-{number}")))?).for_each(|record| history.apply(&record));
-        Ok(history.nodes.values().next().map(Side::of).unwrap_or_default())
+        let speed = speed(summary, number);
+        Ok(history.nodes.values().next().map(|node| Side::of(node, speed)).unwrap_or_default())
     };
     (0..nodes).map(node).collect()
+}
+
+fn speed(summary: &Summary, number: u16) -> f64 {
+    let node = summary.nodes.iter().find(|node| node.node == usize::from(number));
+    node.map_or(f64::NAN, |node| node.tokens_per_second)
 }
 
 /// Makes a daemon the twin of another one, which has run before: the same identity reads the same data in the same order.

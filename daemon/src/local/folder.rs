@@ -39,7 +39,7 @@ pub(super) fn check_owner(folder: &Path, manifest: &RunManifest) -> Result<(), F
     if earlier == *manifest {
         return Ok(());
     }
-    let differences = manifest.differences(&earlier).join("; ");
+    let differences = manifest.differences_in(&earlier, ["asked for", "in that folder"]).join("; ");
     Err(refusal(format!("{} belongs to another run: {differences}", folder.display())))
 }
 
@@ -69,7 +69,10 @@ mod tests {
         other.run.seed = 77;
         let failure = check_owner(folder.path(), &other).expect_err("another run");
         assert_eq!(failure.code(), ExitCode::Settings);
-        assert!(failure.to_string().contains("belongs to another run: run.seed: 77 here, 1 there"), "{failure}");
+        assert!(
+            failure.to_string().contains("belongs to another run: run.seed: 77 asked for, 1 in that folder"),
+            "{failure}"
+        );
         assert!(failure.remedy().contains("--directory"), "{failure}");
         std::fs::write(folder.path().join("identity.key"), "").expect("written");
         let failure = check_owner(folder.path(), &manifest).expect_err("a node's");

@@ -40,6 +40,7 @@ pub(crate) struct NodeSummary {
     pub(crate) accuracy: Option<f64>,
     /// Of tables.
     pub(crate) scores: Option<murmur_training::Scores>,
+    /// Over all its time in training: steps, what is between them, evaluations.
     pub(crate) tokens_per_second: f64,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
@@ -92,7 +93,7 @@ impl Summary {
             validation_loss: report.validation_loss,
             accuracy: report.accuracy,
             scores: report.scores,
-            tokens_per_second: report.tokens_per_second,
+            tokens_per_second: report.times.mean_tokens_per_second(),
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,
             exchanges_completed: report.exchanges_completed,

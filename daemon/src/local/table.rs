@@ -128,7 +128,7 @@ fn node_columns(rows: &[Row<'_>], each: &str) -> Vec<Column> {
         column("swarm", 5, &|report| count(report.progress.max(0.0) as u64)),
         column("loss", 2, &|report| shown(report.loss)),
         column("valid.", 6, &|report| shown(report.validation_loss)),
-        column(rate, 3, &|report| count(report.tokens_per_second as u64)),
+        column(rate, 3, &|report| count(report.speed() as u64)),
         column("peers", 7, &|report| report.peers.to_string()),
         column("exchanges", 8, &|report| count(report.exchanges_completed)),
         column("disagreement", 10, &|report| shown(report.disagreement)),
@@ -154,7 +154,9 @@ pub(super) fn progress(rows: &[Row<'_>], run: &Run<'_>, columns: usize) -> Vec<S
         }
     };
     // From zero, since an empty sum of floats is a negative zero.
-    let speed = reports().fold(0.0, |sum, report| sum + report.tokens_per_second);
+    let all_over = reports().all(NodeReport::is_over);
+    let counts = |report: &&NodeReport| all_over || !report.is_over();
+    let speed = reports().filter(counts).fold(0.0, |sum, report| sum + report.speed());
     let loss = super::summary::mean(reports().filter_map(|report| report.loss));
     let validation = super::summary::mean(reports().filter_map(|report| report.validation_loss));
     let right = super::summary::mean(reports().filter_map(|report| report.accuracy));

@@ -11,7 +11,7 @@ use super::child::Child;
 use super::summary::{NodeSummary, Summary, mean};
 use super::table::{self, Column, Row, Run, shown, tail};
 use crate::console::figures::{Losses, count, counted, human_bytes};
-use crate::console::{Console, ModelText, note, print_line, screen};
+use crate::console::{Console, ModelText, note, print_fitted, print_line, screen};
 use crate::observe::report::{NodeReport, share_of};
 
 /// Without a terminal to redraw, a line this often.
@@ -149,7 +149,10 @@ impl View {
             output.write(&line).expect("a vector takes everything");
         }
         output.finish().expect("a vector takes everything");
-        screen::print_bytes(&shown);
+        match str::from_utf8(&shown) {
+            Ok(lines) if stdout().is_terminal() => lines.lines().for_each(|line| print_fitted(line, 2)),
+            _ => screen::print_bytes(&shown),
+        }
     }
 
     fn rows(children: &[Child]) -> Vec<Row<'_>> {
@@ -208,7 +211,7 @@ fn summary_columns(summary: &Summary) -> Vec<Column> {
     let number = |value: Option<f64>| value.map_or("unknown".to_owned(), |value| format!("{value:.4}"));
     let boundaries = |node: &NodeSummary| 100.0 * share_of(node.seconds_at_boundaries, node.seconds_in_training);
     vec![
-        column("node", 0, &|node| format!("{:>4}  {}", node.node, tail(&node.peer))),
+        column("node", 0, &|node| format!("{:>2}  {}", node.node, tail(&node.peer))),
         column("own steps", 1, &|node| count(node.steps)),
         column("validation", 2, &|node| number(node.validation_loss)),
         column("tokens/s", 3, &|node| count(node.tokens_per_second as u64)),

@@ -41,6 +41,15 @@ pub struct NodeReport {
     pub name: Option<String>,
     /// The run's id, in short.
     pub run: String,
+    /// What its founder calls the run.
+    #[serde(default)]
+    pub run_name: String,
+    /// What trains.
+    #[serde(default)]
+    pub device: String,
+    /// Where its checkpoints are.
+    #[serde(default)]
+    pub data_directory: String,
     /// joining, training, settling, completed, leaving or left.
     pub phase: String,
     /// What is going on now, in a few words.
@@ -74,7 +83,7 @@ pub struct NodeReport {
     /// How well held-out rows were predicted at the last evaluation; none where no table is read.
     #[serde(default)]
     pub scores: Option<murmur_training::Scores>,
-    /// Tokens (bytes of text) or images a second, lately.
+    /// Tokens (bytes of text) or images a second, lately; 0 while it does not train.
     pub tokens_per_second: f64,
     /// Tokens or images a second of this node and of all members that it has heard of in the last minutes, as they say
     /// themselves.
@@ -201,6 +210,9 @@ pub struct MemberReport {
 /// Values that a report takes from outside the core.
 pub(crate) struct Outside<'a> {
     pub(crate) run: &'a str,
+    pub(crate) run_name: &'a str,
+    pub(crate) device: &'a str,
+    pub(crate) data_directory: &'a str,
     pub(crate) prediction: &'a str,
     pub(crate) parameters: usize,
     pub(crate) name: &'a str,
@@ -225,7 +237,10 @@ impl NodeReport {
         let members: Vec<MemberReport> =
             status.members.iter().map(|(peer, view)| member(peer, view, outside)).collect();
         let is_fresh = |member: &&MemberReport| member.age_seconds <= TOLD_SECONDS_MAX;
-        let told = members.iter().filter(is_fresh).fold(0.0, |sum, member| sum + member.tokens_per_second);
+        // At the end of the run nobody trains any more, and members have told of how fast they were.
+        let is_over = status.end.at().is_some_and(|end| training.progress >= end);
+        let fresh = members.iter().filter(is_fresh).filter(|_| !is_over);
+        let told = fresh.fold(0.0, |sum, member| sum + member.tokens_per_second);
         let own = if status.phase == Phase::Training { training.tokens_per_second } else { 0.0 };
         NodeReport {
             name: (!outside.name.is_empty()).then(|| outside.name.to_owned()),
@@ -235,6 +250,9 @@ impl NodeReport {
             members,
             peer: status.me.to_string(),
             run: outside.run.to_owned(),
+            run_name: outside.run_name.to_owned(),
+            device: outside.device.to_owned(),
+            data_directory: outside.data_directory.to_owned(),
             phase: phase_name(status.phase).to_owned(),
             copying: status.copying.as_ref().map(|copy| CopyReport {
                 share: copy.chunks as f64 / copy.of.max(1) as f64,
@@ -250,7 +268,7 @@ impl NodeReport {
             validation_loss: training.validation_loss,
             accuracy: training.accuracy,
             scores: training.scores,
-            tokens_per_second: training.tokens_per_second,
+            tokens_per_second: own,
             step_seconds: training.step_seconds,
             peers: status.connected.len(),
             reachability: ReachabilityReport::new(outside.reachability),
@@ -281,6 +299,16 @@ impl NodeReport {
             privacy: training.privacy,
             team: outside.team.clone(),
         }
+    }
+
+    /// Tokens, images or rows a second: lately while it trains, and of all the time in training once that is over.
+    pub(crate) fn speed(&self) -> f64 {
+        if self.is_over() { self.times.mean_tokens_per_second() } else { self.tokens_per_second }
+    }
+
+    /// Whether it trains no more.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase.as_str(), "settling" | "completed" | "leaving" | "left")
     }
 
     /// Share of the time in training that went by in gaps between two steps, 0 to 1; 0 before the first step.
@@ -380,10 +408,13 @@ mod tests {
     use super::*;
 
     /// The keys of `murmur status --format json`, in their order. Programs of others read them: some may come, and none may go.
-    const KEYS: [&str; 52] = [
+    const KEYS: [&str; 56] = [
         "peer",
         "name",
         "run",
+        "run_name",
+        "device",
+        "data_directory",
         "phase",
         "doing",
         "outlook",
@@ -425,6 +456,7 @@ mod tests {
         "longest_gap_seconds",
         "median_step_seconds",
         "seconds_aside",
+        "tokens_trained",
         "parameters",
         "misbehaviours",
         "peak_memory_bytes",

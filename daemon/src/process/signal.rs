@@ -7,13 +7,51 @@
 //! `timeout` signals its child and then the group that both are in, and so may a supervisor. Two within
 //! [`ONE_WISH`] therefore count as one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+#[cfg(unix)]
+use crate::failure::ExitCode;
+
 /// Signals that come this soon after the first are the same wish. Nobody who wants an end at once waits so short a time
 /// before the second Ctrl-C, or minds a third.
 const ONE_WISH: Duration = Duration::from_secs(1);
+
+/// Whether somebody hears signals.
+static HEARS: AtomicBool = AtomicBool::new(false);
+
+/// Until somebody hears them, Ctrl-C and SIGTERM end this process at once, with a word and the exit code of an interruption: nothing
+/// has begun that would have to end in order. Where they are ignored they stay so.
+#[cfg(unix)]
+pub(crate) fn end_before_the_beginning() {
+    extern "C" fn end(_: libc::c_int) {
+        const WORD: &[u8] = b"\nended before it began\n";
+        // Chained behind the handlers of whoever hears signals, it has nothing to do.
+        if !HEARS.load(Ordering::Relaxed) {
+            // SAFETY: both may be called in a signal handler.
+            unsafe {
+                libc::write(libc::STDERR_FILENO, WORD.as_ptr().cast(), WORD.len());
+                libc::_exit(ExitCode::Interrupted as i32);
+            }
+        }
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: all zeros is a valid `sigaction`, and the handler calls nothing that a handler may not call.
+        unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(signal, std::ptr::null(), &mut before) == 0 && before.sa_sigaction == libc::SIG_DFL {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = end as extern "C" fn(libc::c_int) as libc::sighandler_t;
+                libc::sigaction(signal, &action, std::ptr::null_mut());
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) fn end_before_the_beginning() {}
 
 /// Hears signals from its construction on.
 pub(crate) struct Signals {
@@ -24,7 +62,9 @@ pub(crate) struct Signals {
 impl Signals {
     /// Must be made in a runtime. From now on these signals do not end the process by themselves.
     pub(crate) fn new() -> Signals {
-        Signals { arriving: Arriving::new(), first: None }
+        let signals = Signals { arriving: Arriving::new(), first: None };
+        HEARS.store(true, Ordering::Relaxed);
+        signals
     }
 
     /// Waits for the wish to stop.

@@ -12,7 +12,7 @@ use clap::{Arg, ArgMatches};
 
 use super::flag::{Flag, Taker};
 use super::range::{Number, Range, Short};
-use super::typed::Typed;
+use super::typed::{self, Typed};
 
 /// Declares a section of the node file: a struct, its defaults, and what is declared of each key.
 ///
@@ -356,6 +356,19 @@ impl<Section: 'static> Declared<Section> {
         let other = flag.instead_of?;
         let source = source_of(matches, flag.name)?;
         (source_of(matches, other) == Some(source)).then_some((flag.name, other))
+    }
+
+    /// The words with which it was typed; none where it was not, but was set elsewhere.
+    pub(super) fn typed_words(&self, matches: &ArgMatches) -> Vec<OsString> {
+        let Some(Typing { flag, argument, .. }) = &self.typing else { return Vec::new() };
+        if source_of(matches, flag.name) != Some(ValueSource::CommandLine) {
+            return Vec::new();
+        }
+        if !argument.get_action().takes_values() {
+            return vec![format!("--{}", flag.name).into()];
+        }
+        let values = matches.get_raw(flag.name).into_iter().flatten();
+        values.map(|value| typed::option(flag.name, value)).collect()
     }
 
     /// The words that say its value on a command line; none where it is the default.

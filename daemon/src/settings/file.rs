@@ -182,11 +182,21 @@ pub(crate) fn nearest<'a>(key: &str, valid: &[&'a str]) -> Option<&'a str> {
     scored.filter(|(score, _)| *score > 0.7).max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, name)| name)
 }
 
+/// What is wrong with a value that is not taken, as it is shown.
+pub(crate) fn fault(value: &str) -> &'static str {
+    match value.parse::<f64>() {
+        Ok(number) if number.is_nan() => "is no number",
+        Ok(_) => "is out of range",
+        Err(_) => "is not valid",
+    }
+}
+
 fn out_of_range(path: &Path, text: &str, field: &str, value: &str, rule: &str) -> Failure {
     let span = span_of_field(text, field);
     let line = span.as_ref().map_or(String::new(), |span| format!(":{}", line_at(text, span.start)));
     let shown = span.map_or(String::new(), |span| excerpt(text, &span));
-    Failure::new(ExitCode::Settings, format!("{}{line}: {field} = {value} is out of range{shown}", path.display()))
+    let fault = fault(value);
+    Failure::new(ExitCode::Settings, format!("{}{line}: {field} = {value} {fault}{shown}", path.display()))
         .hint(format!("it takes {rule}"))
 }
 

@@ -92,14 +92,11 @@ section! {
     pub struct StatusSettings {
         /// Where it answers `murmur status`: a loopback address, or off [default: 127.0.0.1:4780, or the next free port].
         ///
-        /// "auto" is that default; empty turns it off.
+        /// "auto" is that default; "off" or empty: nowhere.
         address: String = StatusSettings::AUTO.to_owned() =>
-            form("a loopback address such as 127.0.0.1:4780, \"auto\", or empty", is_status_address),
+            form("a loopback address such as 127.0.0.1:4780, \"auto\" or \"off\"", is_status_address),
             such_as(&["127.0.0.1:4780", "127.0.0.1:4781", "[::1]:4782"]),
-            flag_as(
-                Flag::new("status-address", "ADDRESS", NETWORK).of(&[Daemon]),
-                |status, address: String| status.address = if address == "off" { String::new() } else { address }
-            );
+            flag(Flag::new("status-address", "ADDRESS", NETWORK).of(&[Daemon]));
     }
 }
 
@@ -113,12 +110,17 @@ fn is_peer(text: &str) -> bool {
 
 fn is_status_address(text: &str) -> bool {
     let is_loopback = |address: SocketAddr| address.ip().is_loopback();
-    text.is_empty() || text == StatusSettings::AUTO || text.parse().is_ok_and(is_loopback)
+    StatusSettings::is_off(text) || text == StatusSettings::AUTO || text.parse().is_ok_and(is_loopback)
 }
 
 impl StatusSettings {
     /// The first free port from [`DEFAULT_STATUS_PORT`].
     pub const AUTO: &str = "auto";
+
+    /// Whether an address is that of no page.
+    pub fn is_off(address: &str) -> bool {
+        address.is_empty() || address == "off"
+    }
 }
 
 impl NetworkSettings {

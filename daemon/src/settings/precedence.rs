@@ -1,5 +1,6 @@
 //! What the command line and the environment say of settings: defaults < file < environment < flags.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -60,6 +61,13 @@ impl<Of: Takes> Flags<Of> {
                 setting.take(&self.0, source, settings);
             }
         }
+    }
+
+    /// What was typed, option by option, but for some of them.
+    pub fn typed_words(&self, but_for: &[&str]) -> Vec<OsString> {
+        let ours = declared().iter().filter(|setting| setting.is_of(Of::TAKER));
+        let ours = ours.filter(|setting| setting.option().is_none_or(|option| !but_for.contains(&option)));
+        ours.flat_map(|setting| setting.typed_words(&self.0)).collect()
     }
 
     /// The settings where there is no file.

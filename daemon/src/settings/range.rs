@@ -70,7 +70,7 @@ impl<Value: Number> Range<Value> {
     pub fn parser(self, note: &'static str) -> ValueParser {
         ValueParser::new(move |text: &str| {
             let number = text.parse::<Value>().ok().filter(|number| self.holds(*number));
-            number.ok_or_else(|| format!("it takes {self}{note}"))
+            number.ok_or_else(|| format!("{}it takes {self}{note}", no_number(text)))
         })
     }
 }
@@ -92,6 +92,11 @@ impl<Value: Number> Display for Range<Value> {
             Some(meaning) => write!(formatter, "0 ({meaning}), or {} to {}{unit}", Short(*from), Short(*to)),
         }
     }
+}
+
+/// Said before what an option takes, where a word was typed that is no number at all.
+pub(crate) fn no_number(text: &str) -> &'static str {
+    if text.parse::<f64>().is_ok_and(|number| !number.is_nan()) { "" } else { "that is no number; " }
 }
 
 /// A number with few digits: 1e-12.

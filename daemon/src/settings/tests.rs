@@ -182,3 +182,21 @@ fn a_value_out_of_range_is_told_with_its_key_its_option_and_the_range() {
     settings.stay.notice_command = vec![String::new()];
     assert_eq!(settings.validate().expect_err("no program").key, "stay.notice_command");
 }
+
+/// The answer to a wrong one names all that is taken.
+#[test]
+fn a_status_address_is_off_in_a_file_as_it_is_typed() {
+    let with = |address: &str| {
+        let mut settings = NodeSettings::default();
+        settings.status.address = address.to_owned();
+        settings.validate()
+    };
+    for taken in ["off", "", "auto", "127.0.0.1:4780", "[::1]:0"] {
+        assert_eq!(with(taken), Ok(()), "{taken:?}");
+    }
+    assert!(StatusSettings::is_off("off") && StatusSettings::is_off("") && !StatusSettings::is_off("auto"));
+    let wrong = with("nonsense").expect_err("no address");
+    assert!(wrong.takes.contains("127.0.0.1:4780") && wrong.takes.contains("\"off\""), "{}", wrong.takes);
+    assert_eq!(fault(&wrong.value), "is not valid");
+    assert_eq!([fault("-1"), fault("NaN")], ["is out of range", "is no number"]);
+}

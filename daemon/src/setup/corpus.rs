@@ -3,12 +3,16 @@
 use std::path::PathBuf;
 
 use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::DataSource;
 use murmur_training::folders::{self, Listing};
 use murmur_training::{Corpus, CorpusError};
 
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
+
+/// What a run on texts of one's own is called.
+const OWN_TEXTS: &str = "own-texts";
 
 /// Opens the run's corpus from this machine's files; prepared data goes to `cache` unless the settings say otherwise.
 ///
@@ -23,9 +27,23 @@ pub(crate) fn open_corpus(
     Corpus::open(manifest, &settings.data.place(cache)).map_err(|error| corpus_failure(&error))
 }
 
-/// Says what of the data folders is not trained on. What cannot be listed is an error when it is opened.
+/// The run that is founded without a run file: on the built-in stories, or on texts of one's own.
+pub(crate) fn built_in_run(settings: &NodeSettings) -> RunManifest {
+    let mut manifest = RunManifest::default();
+    if !settings.data.files.is_empty() {
+        manifest.run.name = OWN_TEXTS.to_owned();
+        manifest.data.source = DataSource::Files;
+    }
+    manifest
+}
+
+/// Says what of the data folders is not trained on, and what should perhaps not be. What cannot be listed is an error when it is opened.
 pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
-    let Ok(Listing { files, left_out }) = folders::list(manifest.data.source, paths) else { return };
+    let Ok(Listing { files, left_out, doubtful }) = folders::list(manifest.data.source, paths) else { return };
+    if manifest.data.tokenizer.is_empty() && !doubtful.is_empty() {
+        note(&format!("warning: trained on as it is, though it looks like no text: {}", folders::described(&doubtful)));
+        note("hint: leave it out, or give the text that it was made from");
+    }
     if !left_out.is_empty() {
         let (count, all) = (left_out.len(), left_out.len() + files.len());
         note(&format!(

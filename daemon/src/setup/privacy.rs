@@ -34,12 +34,7 @@ pub(crate) fn begin(
             shown.display()
         )));
     }
-    check_places(settings)?;
-    if manifest.synchronous.is_on() {
-        let message = "private training averages by gossip, and this run is synchronous";
-        return Err(Failure::new(ExitCode::Settings, message)
-            .hint("join it without --epsilon, or train privately in a run without synchronous.topology"));
-    }
+    check_run(manifest, settings)?;
     let mut key = [0; 32];
     getrandom::fill(&mut key).map_err(|error| {
         Failure::new(ExitCode::Failure, format!("the system gives no randomness for private training: {error}"))
@@ -77,6 +72,17 @@ pub(crate) fn begin(
         ));
     }
     Ok(Some(ledger))
+}
+
+/// What of the run and the settings stands in the way, whatever the records.
+pub(crate) fn check_run(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
+    check_places(settings)?;
+    if manifest.synchronous.is_on() {
+        let message = "private training averages by gossip, and this run is synchronous";
+        return Err(Failure::new(ExitCode::Settings, message)
+            .hint("take part without --epsilon, or train privately in a run without synchronous.topology"));
+    }
+    Ok(())
 }
 
 /// Losses are computed from records without noise, and must not leave the machine.

@@ -104,17 +104,17 @@ impl DataDirectory {
         let lock = File::create(root.join("lock")).with_context(unusable)?;
         match lock.try_lock() {
             Ok(()) => Ok(DataDirectory { root: root.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => {
-                let message = format!("another daemon uses the data directory {}", root.display());
-                Err(Failure::new(ExitCode::Files, message)
-                    .hint(
-                        "`murmur status` asks it and `murmur stop` ends it; a second node on this machine joins the first \
-                         with the line that `murmur ticket` prints",
-                    )
-                    .into())
-            }
+            Err(TryLockError::WouldBlock) => Err(in_use(root).into()),
             Err(TryLockError::Error(error)) => Err(anyhow::Error::new(error).context(unusable())),
         }
+    }
+
+    /// Whether a daemon could open it, as far as others are concerned; one that is not there yet, or has no name, is no daemon's.
+    ///
+    /// # Errors
+    /// When another one uses it.
+    pub fn check_unused(root: &Path) -> Result<(), Failure> {
+        if !root.as_os_str().is_empty() && is_in_use(root) { Err(in_use(root)) } else { Ok(()) }
     }
 
     /// The directory itself.
@@ -174,7 +174,7 @@ impl DataDirectory {
         if earlier == *manifest {
             return Ok(());
         }
-        let differences = manifest.differences(&earlier).join("; ");
+        let differences = manifest.differences_in(&earlier, ["asked for", "in that directory"]).join("; ");
         let message = format!("{} belongs to another run: {differences}", self.root.display());
         Err(Failure::new(ExitCode::Settings, message).hint("choose another directory with --data-dir").into())
     }
@@ -225,6 +225,14 @@ impl DataDirectory {
     }
 }
 
+fn in_use(root: &Path) -> Failure {
+    let message = format!("another daemon uses the data directory {}", root.display());
+    Failure::new(ExitCode::Files, message).hint(
+        "`murmur status` asks it and `murmur stop` ends it; a second node on this machine joins the first with the line that \
+         `murmur ticket` prints",
+    )
+}
+
 /// A run's name as the name of a folder. It is for people and may hold anything: what begins like an option, or is the name of
 /// something else in the default folder, becomes another one.
 fn folder_named(name: &str) -> String {
@@ -262,7 +270,13 @@ mod tests {
         let first = DataDirectory::open(directory.path()).expect("free");
         let error = DataDirectory::open(directory.path()).expect_err("taken");
         assert!(error.to_string().contains("another daemon uses"), "{error}");
+        let early = DataDirectory::check_unused(directory.path()).expect_err("taken");
+        assert_eq!(early.to_string(), error.to_string());
         drop(first);
+        assert!(DataDirectory::check_unused(directory.path()).is_ok());
+        let not_yet = directory.path().join("not yet");
+        assert!(DataDirectory::check_unused(&not_yet).is_ok() && !not_yet.exists());
+        assert!(DataDirectory::check_unused(Path::new("")).is_ok());
         DataDirectory::open(directory.path()).expect("free again");
     }
 
@@ -294,7 +308,7 @@ mod tests {
         let mut other = manifest;
         other.run.seed = 9;
         let error = data.claim(&other).expect_err("another run");
-        assert!(error.to_string().contains("run.seed: 9 here, 1 there"), "{error}");
+        assert!(error.to_string().contains("run.seed: 9 asked for, 1 in that directory"), "{error}");
     }
 
     #[test]

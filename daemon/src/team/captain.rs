@@ -7,7 +7,7 @@ use murmur_network::team::{DialError, TeamLink, dial};
 use murmur_network::{Caps, Keypair, Throttle, TrafficCounter, peer_id};
 use murmur_protocol::team::bounds::{FRAME_BYTES_MAX, HELPERS_MAX};
 use murmur_protocol::team::{Link, Place, TeamNotice, TeamTimeouts, Wire};
-use murmur_protocol::{HelperLine, RunManifest};
+use murmur_protocol::{HelperLine, RunManifest, Ticket};
 use murmur_training::measure::timed_product;
 use murmur_training::ops::Kernels;
 use murmur_training::team::{self, TeamOptions, TeamView, Told, facts};
@@ -84,9 +84,12 @@ impl Drop for Helpers {
 pub(crate) fn lines(settings: &NodeSettings) -> Result<Vec<HelperLine>, Failure> {
     let mut helpers = BTreeSet::new();
     let parse = |text: &String| {
-        let line: HelperLine = text.parse().map_err(|error| {
-            Failure::new(ExitCode::Settings, format!("{error}"))
-                .hint("--helper takes the line that `murmur lend` prints on the other machine")
+        let line: HelperLine = text.parse().map_err(|error| match text.parse::<Ticket>() {
+            Ok(_) => Failure::new(ExitCode::Settings, "this is a ticket, and no line of a helper").hint(
+                "`murmur join` takes a ticket; a helper's line begins with murmurL1, and `murmur lend` prints it",
+            ),
+            Err(_) => Failure::new(ExitCode::Settings, format!("{error}"))
+                .hint("`murmur lend` prints it on the other machine"),
         })?;
         if !helpers.insert(line.helper) {
             let message = format!("helper {} is named twice", words::short(line.helper));

@@ -3,6 +3,7 @@
 use murmur_protocol::PeerId;
 use murmur_protocol::team::{Cut, DropReason, TeamNotice};
 
+use crate::console::figures::count;
 use crate::console::human_bytes;
 
 /// Who a machine of a team is, in short: the end of its peer id.
@@ -41,7 +42,8 @@ pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool) -> Option<String>
         TeamNotice::CutTaken { cut, .. } => {
             let why = if fits_here { "faster than here alone" } else { "the model does not fit here" };
             let rate = cut.tokens_per_second;
-            let expected = if rate >= 1.0 { format!(", {rate:.0} tokens/s expected") } else { String::new() };
+            let expected =
+                if rate >= 1.0 { format!(", {} tokens/s expected", count(rate.round() as u64)) } else { String::new() };
             format!("{} ({why}{expected})", described(cut))
         }
         TeamNotice::Waiting { missing_bytes: 0 } => "waits for helpers".to_owned(),

@@ -289,7 +289,7 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
         }
         let steps = figures::count(sample.steps);
         let of = sample.steps_max.map_or(String::new(), |most| format!(" of {}", figures::count(most)));
-        parts.push(format!("step {steps}{of}"));
+        parts.push(format!("own step {steps}{of}"));
         parts.push(figures::time_left(sample.seconds_left));
         let line = figures::fitted(parts, area.width.into());
         painter.text(area, 0, 1, &line, Tone::Plain);
@@ -383,8 +383,14 @@ fn help(painter: &mut Painter<'_>, area: Rect) {
         ("", "With pairs 0.4 to 0.8 is best, and above 1.5 models drift apart; on links 0.4 to 4, and 8."),
         ("", "lag: steps that a member's model was behind this one at their last exchange."),
     ];
-    for (row, (key, text)) in (0u16..).zip(lines) {
+    let mut row = 0;
+    for (key, text) in lines {
         painter.text(area, 0, row, key, Tone::Title);
-        painter.text(area, if key.is_empty() { 0 } else { 5 }, row, text, Tone::Plain);
+        let column = if key.is_empty() { 0 } else { 5 };
+        let room = usize::from(area.width.saturating_sub(column)).max(1);
+        for part in textwrap::wrap(text, room) {
+            painter.text(area, column, row, &part, Tone::Plain);
+            row += 1;
+        }
     }
 }

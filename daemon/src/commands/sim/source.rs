@@ -7,7 +7,7 @@ use murmur_sim::file::{BuiltIn, Drawn, MEMORY_BYTES_MAX, Mistake, ScenarioFile, 
 use super::setting::{EXAMPLE, Setting};
 use crate::console::human_bytes;
 use crate::failure::{ExitCode, Failure};
-use crate::settings::{line_of_field, nearest, of_other_kind, parse};
+use crate::settings::{fault, line_of_field, nearest, of_other_kind, parse};
 
 /// The largest scenario file read, in bytes. Ours are about 5 KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -143,5 +143,5 @@ fn refused(place: &str, text: &str, (nodes, settings): (Option<usize>, &[Setting
         Some(line) => format!("{place}:{line}"),
         None => place.to_owned(),
     };
-    Failure::new(ExitCode::Settings, format!("{place}: {key} = {value} is out of range")).hint(rule.clone())
+    Failure::new(ExitCode::Settings, format!("{place}: {key} = {value} {}", fault(value))).hint(rule.clone())
 }

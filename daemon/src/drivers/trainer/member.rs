@@ -127,7 +127,8 @@ impl TrainerThread {
         self.keep_pace(begin);
         let end = Instant::now();
         let pause = self.throttle.taken();
-        self.clock.stepped(begin, end, pause);
+        let tokens = gradient.as_ref().map_or(0, |gradient| gradient.tokens);
+        self.clock.stepped(tokens, (begin, end), pause);
         self.throttle.stepped(end - begin, end);
         let contribution = gradient.and_then(|gradient| {
             let loss = self.view.loss.map_or(gradient.loss, |loss| blend(loss, gradient.loss));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::TrainerThread;
-use crate::console::note;
+use crate::console::{counted, note};
 use crate::store::PrivacyLedger;
 
 /// Steps that are written down at once: a disk takes milliseconds to flush. A node that is killed has spent the rest of them.
@@ -44,8 +44,7 @@ impl std::fmt::Display for PrivacyReport {
         write!(formatter, "epsilon {epsilon:.2} of {budget} at delta {delta:e}, ")?;
         match steps_left {
             0 => write!(formatter, "used up: own training has ended"),
-            1 => write!(formatter, "ends in 1 step"),
-            steps => write!(formatter, "ends in {steps} steps"),
+            steps => write!(formatter, "ends in {}", counted(*steps, "own step")),
         }
     }
 }
@@ -114,7 +113,7 @@ mod tests {
     #[test]
     fn what_was_told_is_said_in_a_line_and_rounded_up() {
         let report = PrivacyReport { epsilon: 2.8912, budget: 3.0, delta: 1e-5, steps_left: 140 };
-        assert_eq!(report.to_string(), "epsilon 2.90 of 3 at delta 1e-5, ends in 140 steps");
+        assert_eq!(report.to_string(), "epsilon 2.90 of 3 at delta 1e-5, ends in 140 own steps");
         let over = PrivacyReport { epsilon: 2.999, steps_left: 0, ..report };
         assert_eq!(over.to_string(), "epsilon 3.00 of 3 at delta 1e-5, used up: own training has ended");
     }

@@ -27,6 +27,16 @@ pub struct StepTimes {
     pub median_step_seconds: f64,
     /// In evaluations, copies for checkpoints, and the pauses that `limits.training_percent` asks for, in seconds.
     pub seconds_aside: f64,
+    /// Tokens (bytes of text), images or rows of those steps.
+    #[serde(default)]
+    pub tokens_trained: u64,
+}
+
+impl StepTimes {
+    /// Tokens, images or rows a second over all the time in training; 0 before the first step.
+    pub fn mean_tokens_per_second(&self) -> f64 {
+        if self.seconds_in_training > 0.0 { self.tokens_trained as f64 / self.seconds_in_training } else { 0.0 }
+    }
 }
 
 /// Measures them.
@@ -42,8 +52,9 @@ pub(super) struct StepClock {
 }
 
 impl StepClock {
-    /// A step has taken from `begin` to `end`, with pauses of this length before it.
-    pub(super) fn stepped(&mut self, begin: Instant, end: Instant, pause: Duration) {
+    /// A step on so many tokens has taken from `begin` to `end`, with pauses of this length before it.
+    pub(super) fn stepped(&mut self, tokens: usize, (begin, end): (Instant, Instant), pause: Duration) {
+        self.times.tokens_trained += tokens as u64;
         self.times.seconds_in_training += (end - begin).as_secs_f64();
         if let Some((last_begin, last_end)) = self.last {
             let between = begin - last_end;
@@ -84,7 +95,7 @@ mod tests {
         let mut now = Instant::now();
         for gap in gaps {
             now += *gap;
-            clock.stepped(now, now + STEP, Duration::ZERO);
+            clock.stepped(500, (now, now + STEP), Duration::ZERO);
             now += STEP;
         }
         clock.times()
@@ -110,10 +121,10 @@ mod tests {
     fn evaluations_and_checkpoints_are_no_gaps() {
         let mut clock = StepClock::default();
         let begin = Instant::now();
-        clock.stepped(begin, begin + STEP, Duration::ZERO);
+        clock.stepped(500, (begin, begin + STEP), Duration::ZERO);
         clock.spent_aside(Duration::from_secs(2));
         let next = begin + STEP + Duration::from_millis(2003);
-        clock.stepped(next, next + STEP, Duration::ZERO);
+        clock.stepped(500, (next, next + STEP), Duration::ZERO);
         let times = clock.times();
         assert_near(times.longest_gap_seconds, 0.003);
         assert_near(times.seconds_at_boundaries, 0.003);
@@ -126,14 +137,22 @@ mod tests {
     fn a_pause_is_no_gap_and_counts_in_the_pace() {
         let mut clock = StepClock::default();
         let begin = Instant::now();
-        clock.stepped(begin, begin + STEP, Duration::ZERO);
+        clock.stepped(500, (begin, begin + STEP), Duration::ZERO);
         let pause = 3 * STEP;
         let next = begin + STEP + pause + Duration::from_millis(1);
-        clock.stepped(next, next + STEP, pause);
+        clock.stepped(500, (next, next + STEP), pause);
         let times = clock.times();
         assert_near(times.seconds_at_boundaries, 0.001);
         assert_near(times.seconds_aside, 0.12);
         assert_near(times.median_step_seconds, 0.161);
+    }
+
+    #[test]
+    fn the_mean_speed_counts_all_the_time_in_training() {
+        assert_eq!(StepTimes::default().mean_tokens_per_second(), 0.0);
+        let times = after_gaps(&[Duration::from_millis(60); 10]);
+        assert_eq!(times.tokens_trained, 5000);
+        assert_near(times.mean_tokens_per_second(), 5000.0 / (10.0 * 0.04 + 9.0 * 0.06));
     }
 
     #[test]

@@ -174,7 +174,7 @@ fn speed(_: &Scene<'_>, peer: &PeerPicture) -> String {
     match peer.facts.says_tokens_per_second {
         speed if speed >= 1e6 => format!("{:.1}M/s", speed / 1e6),
         speed if speed >= 1e4 => format!("{:.0}k/s", speed / 1e3),
-        speed => format!("{speed:.0}/s"),
+        speed => format!("{}/s", count(speed.round() as u64)),
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painte
     let facts = [
         format!("device {} · {} parameters · murmur {}", node.run.device, node.run.parameters, node.run.version),
         format!("step {:.3} s · {:.1} % of the time between steps", sample.step_seconds, 100.0 * sample.boundary_share),
-        format!("an own exchange every {:.0} steps · {}", sample.interval_steps, sample.reachable),
+        format!("an own exchange every {:.0} own steps · {}", sample.interval_steps, sample.reachable),
         format!("up {}", spoken(node.up)),
     ];
     let rows = if area.height >= 12 { 4 } else { 1 };

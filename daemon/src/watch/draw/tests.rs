@@ -171,7 +171,7 @@ fn the_first_screen_says_whether_it_trains_with_whom_whether_they_agree_and_what
     let rows: Vec<&str> = shown.lines().collect();
     let expected = [
         (0, "murmur stories - node ticATTIC \"attic\""),
-        (1, "training - [####----------] 30 % - step 1,200 of 4,000 - 4 min 40 s left"),
+        (1, "training - [####----------] 30 % - own step 1,200 of 4,000 - 4 min 40 s left"),
         (2, "ok trains with 2 members, and the models agree (ratio 0.75)"),
         (3, " 1 Overview   2 Peers   3 Traffic   4 Events   5 Resources     curves: 5 min (w)"),
     ];
@@ -218,6 +218,16 @@ fn every_page_can_be_drawn_at_every_size_and_never_writes_beyond_it() {
     let rows: Vec<&str> = small.lines().collect();
     assert!(rows[1].starts_with("training") && rows[2].starts_with("ok trains with 2"), "{small}");
     assert!(rows[3].starts_with("2 members") && rows[4].starts_with("q quit"), "{small}");
+}
+
+#[test]
+fn the_help_is_whole_on_a_usual_terminal() {
+    let view = View { shows_help: true, ..View::default() };
+    let shown = text(&screen(&story("12D3KooWatticATTIC", 30, 1.0), &view, PLAIN, (80, 24)));
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    for end in ["learns between two exchanges.", "on links 0.4 to 4, and 8.", "at their last exchange."] {
+        assert!(words.contains(end), "{end} is cut:\n{shown}");
+    }
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub struct Listing {
     pub files: Vec<PathBuf>,
     /// What is not.
     pub left_out: Vec<LeftOut>,
+    /// What is read as text because it was named, though it looks like none.
+    pub doubtful: Vec<LeftOut>,
 }
 
 /// The files that `paths` name, in order: a folder stands for all files in it and below that a run of this source reads,
@@ -80,6 +82,11 @@ pub fn list(source: DataSource, paths: &[PathBuf]) -> Result<Listing, CorpusErro
     let mut listing = Listing::default();
     for path in paths {
         if !path.is_dir() {
+            // What cannot be read is an error when it is opened.
+            let reason = head(path).ok().and_then(|head| reason_against(source, &head));
+            if source == DataSource::Files && reason == Some(Reason::Binary) {
+                listing.doubtful.push(LeftOut { path: path.clone(), reason: Reason::Binary });
+            }
             listing.files.push(path.clone());
             continue;
         }
@@ -238,7 +245,10 @@ mod tests {
         let text = described(&listing.left_out);
         assert!(text.contains("b.png (binary)") && text.contains("c.txt (empty)"), "{text}");
         let named = [root.join("c.txt"), root.join("d.bin")];
-        assert_eq!(list(DataSource::Files, &named).expect("as they are").files, named);
+        let listing = list(DataSource::Files, &named).expect("as they are");
+        assert_eq!((listing.files, listing.left_out), (named.to_vec(), Vec::new()));
+        let doubtful: Vec<Reason> = listing.doubtful.iter().map(|doubtful| doubtful.reason).collect();
+        assert_eq!(doubtful, [Reason::Binary]);
         for name in ["a.txt", "latin.txt", "utf8.txt"] {
             std::fs::remove_file(root.join(name)).expect("there");
         }
