@@ -29,6 +29,7 @@ pub(super) struct Prepared {
     pub(super) resumed: bool,
     /// For people.
     pub(super) device: String,
+    pub(super) device_warning: Option<String>,
     /// Where the run shares its data.
     pub(super) shared: Option<SharedData>,
     /// Where its steps are private.
@@ -83,7 +84,8 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     // A team is not evaluated before it is there.
     let is_over = is_over && helpers.is_none();
     let finished = is_over.then(|| FinishedRun::look(&mut engine, &plan.manifest, progress)).transpose()?;
-    Ok(Prepared { engine, progress, resumed, device: devices.name, shared, privacy, finished, helpers })
+    let (device, device_warning) = (devices.name, devices.warning);
+    Ok(Prepared { engine, progress, resumed, device, device_warning, shared, privacy, finished, helpers })
 }
 
 /// The model on this machine's devices.

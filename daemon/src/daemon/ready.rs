@@ -30,4 +30,7 @@ pub struct Ready {
     pub data_directory: PathBuf,
     /// What trains.
     pub device: String,
+    /// What its owner should know of that, such as why a GPU does not train.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_warning: Option<String>,
 }

@@ -212,6 +212,7 @@ impl Running {
             parameters,
             data_directory: directory.root().to_owned(),
             device: model.device,
+            device_warning: model.device_warning,
         };
         // The line with which others join comes last: it goes another way to a terminal than the lines before.
         if let Some(finished) = &model.finished {

@@ -17,9 +17,15 @@ pub fn judge_averaging(measured: &Measured, megabits: Option<f64>) -> Finding {
         whole(needed)
     );
     let text = match megabits {
-        None => format!("{pays}; gossip runs on any link"),
+        None => {
+            format!("{pays}; gossip runs on any link; with synchronous.auto = true members measure which is better")
+        }
         Some(rate) if rate >= needed => {
-            format!("{pays}: this link has {}, and it pays among machines of like speed", whole(rate))
+            format!(
+                "{pays}: this link has {}, and it pays among machines of like speed; with synchronous.auto = true members \
+                 measure that",
+                whole(rate)
+            )
         }
         Some(rate) => {
             let every = (needed / rate.max(1e-3)).ceil();
@@ -44,8 +50,13 @@ mod tests {
     fn a_fast_link_pays_and_a_slow_one_does_not() {
         let measured = Measured { parameters: 10_000_000, step_seconds: 0.8, tokens_per_second: 1000.0 };
         let text = |megabits| judge_averaging(&measured, megabits).text;
-        assert!(text(None).contains("from 3,200 Mbit/s on") && text(None).ends_with("any link"), "{}", text(None));
-        assert!(text(Some(9000.0)).contains("it pays"), "{}", text(Some(9000.0)));
+        assert!(
+            text(None).contains("from 3,200 Mbit/s on")
+                && text(None).contains("any link; with synchronous.auto = true"),
+            "{}",
+            text(None)
+        );
+        assert!(text(Some(9000.0)).contains("it pays among machines of like speed; with synchronous.auto"));
         assert!(text(Some(100.0)).ends_with("synchronous.every_steps = 32"), "{}", text(Some(100.0)));
     }
 }

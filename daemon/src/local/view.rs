@@ -12,6 +12,7 @@ use super::summary::{NodeSummary, Summary, mean};
 use super::table::{self, Column, Row, Run, shown, tail};
 use crate::console::figures::{Losses, count, counted, human_bytes};
 use crate::console::{Console, ModelText, note, print_fitted, print_line, screen};
+use crate::daemon::Ready;
 use crate::observe::report::{NodeReport, share_of};
 
 /// Without a terminal to redraw, a line this often.
@@ -52,7 +53,12 @@ impl View {
     }
 
     pub(super) fn show_beginning(&self, manifest: &RunManifest, children: &[Child], folder: &Path) {
-        let parameters = children.iter().find_map(|child| child.ready.as_ref()).map_or(0, |ready| ready.parameters);
+        let ready = children.iter().find_map(|child| child.ready.as_ref());
+        self.beginning(manifest, ready, folder).iter().for_each(|line| self.say(line));
+    }
+
+    fn beginning(&self, manifest: &RunManifest, ready: Option<&Ready>, folder: &Path) -> Vec<String> {
+        let parameters = ready.map_or(0, |ready| ready.parameters);
         let length = match manifest.schedule.total_steps {
             0 => "no end set".to_owned(),
             steps => counted(steps, "step"),
@@ -65,15 +71,21 @@ impl View {
             0 => String::new(),
             count => format!(" and {}", counted(count as u64, "helper")),
         };
-        self.say(&format!(
+        let mut lines = vec![format!(
             "murmur local · {} · {}{helpers} · {parameters} parameters each · {length}",
             manifest.run.name,
             counted(self.nodes as u64, "daemon"),
-        ));
-        if let Some(floor) = self.floor {
-            self.say(&format!("built-in stories: no model can get below their entropy rate, {floor:.3} nats/byte"));
-        }
-        self.say(&format!("data, checkpoints and logs in {}", folder.display()));
+        )];
+        lines.extend(
+            self.floor.map(|floor| {
+                format!("built-in stories: no model can get below their entropy rate, {floor:.3} nats/byte")
+            }),
+        );
+        lines.push(format!("data, checkpoints and logs in {}", folder.display()));
+        // All daemons have the same devices.
+        lines
+            .extend(ready.and_then(|ready| ready.device_warning.as_ref()).map(|warning| format!("warning: {warning}")));
+        lines
     }
 
     /// A line that stays.
@@ -219,4 +231,31 @@ fn summary_columns(summary: &Summary) -> Vec<Column> {
         column("sent", 5, &|node| human_bytes(node.bytes_sent)),
         column("boundaries", 6, &|node| format!("{:.2} %", boundaries(node))),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_does_not_train_as_it_should_is_told_before_the_first_step() {
+        let ready = |device_warning: Option<&str>| -> Ready {
+            let ready = json!({
+                "peer": "p", "run": "r", "addresses": [], "ticket": "t", "status_address": null, "parameters": 20_000,
+                "data_directory": "d", "device": "cuda:0", "device_warning": device_warning,
+            });
+            serde_json::from_value(ready).expect("all that is asked for")
+        };
+        let view = View::new(Console::Text, None, (2, 0), &RunManifest::default());
+        let lines =
+            |warning| view.beginning(&RunManifest::default(), Some(&ready(warning)), Path::new("folder")).join("\n");
+        assert!(lines(None).contains("2 daemons · 20,000 parameters each") && !lines(None).contains("warning"));
+        assert!(
+            lines(Some("cuda:0 is slow")).ends_with("\nwarning: cuda:0 is slow"),
+            "{}",
+            lines(Some("cuda:0 is slow"))
+        );
+    }
 }

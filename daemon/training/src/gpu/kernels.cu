@@ -618,20 +618,54 @@ extern "C" __global__ void blend_gradients(float *average, const float *gradient
     if (index < count) average[index] = decay * average[index] + added * gradient[index];
 }
 
+struct AdamW {
+    float clip, unbias, beta1, beta2, new1, new2, rate, keep, unbias_second, epsilon;
+};
+
+/// The step of `COUNT` values, which are also written as products read them where `rounded` is not null.
+template <u32 COUNT>
+__device__ void step_adamw(float *values, bf16 *rounded, const float *gradient, const float *squared, float *first,
+                           float *second, const AdamW &by) {
+    auto stepped = load_all<COUNT>(values), means = load_all<COUNT>(first), squares = load_all<COUNT>(second);
+    auto gradients = load_all<COUNT>(gradient), seen = load_all<COUNT>(squared);
+    for (u32 index = 0; index < COUNT; ++index) {
+        float clipped = gradients.at[index] * by.clip;
+        float mean = by.beta1 * means.at[index] + by.new1 * clipped;
+        float unbiased = seen.at[index] * by.unbias;
+        float square = by.beta2 * squares.at[index] + by.new2 * unbiased * unbiased;
+        means.at[index] = mean;
+        squares.at[index] = square;
+        float step = by.rate * mean / (sqrtf(square * by.unbias_second) + by.epsilon);
+        stepped.at[index] = stepped.at[index] * by.keep - step;
+    }
+    store_all<COUNT>(values, stepped);
+    store_all<COUNT>(first, means);
+    store_all<COUNT>(second, squares);
+    if (rounded) store_all<COUNT>(rounded, stepped);
+}
+
+/// Whether four values of four bytes each lie together from there on.
+__device__ inline bool is_aligned(const void *place) { return (size_t)place % 16 == 0; }
+
 /// AdamW with the gradient clipped by a factor, and the second moment of `squared` times `unbias` (`step_values` and
-/// `step_matched` in `optimizer/adamw.rs`).
-extern "C" __global__ void adamw(float *values, const float *gradient, const float *squared, float *first, float *second,
-                                 size_t count, float clip, float unbias, float beta1, float beta2, float new1,
-                                 float new2, float rate, float keep, float unbias_second, float epsilon) {
-    size_t index = element();
-    if (index >= count) return;
-    float clipped = gradient[index] * clip;
-    float mean = beta1 * first[index] + new1 * clipped;
-    float seen = squared[index] * unbias;
-    float square = beta2 * second[index] + new2 * seen * seen;
-    first[index] = mean;
-    second[index] = square;
-    values[index] = values[index] * keep - rate * mean / (sqrtf(square * unbias_second) + epsilon);
+/// `step_matched` in `optimizer/adamw.rs`). A thread steps four values.
+extern "C" __global__ void adamw(float *values, bf16 *rounded, const float *gradient, const float *squared, float *first,
+                                 float *second, size_t count, float clip, float unbias, float beta1, float beta2,
+                                 float new1, float new2, float rate, float keep, float unbias_second, float epsilon) {
+    AdamW by = {clip, unbias, beta1, beta2, new1, new2, rate, keep, unbias_second, epsilon};
+    size_t begin = 4 * element();
+    if (begin >= count) return;
+    bool aligned = is_aligned(values) && is_aligned(gradient) && is_aligned(squared) && is_aligned(first) &&
+                   is_aligned(second) && (size_t)rounded % 8 == 0 && count % 4 == 0;
+    if (aligned) {
+        step_adamw<4>(values + begin, rounded ? rounded + begin : nullptr, gradient + begin, squared + begin,
+                      first + begin, second + begin, by);
+        return;
+    }
+    for (size_t index = begin; index < begin + 4 && index < count; ++index) {
+        step_adamw<1>(values + index, rounded ? rounded + index : nullptr, gradient + index, squared + index,
+                      first + index, second + index, by);
+    }
 }
 
 #define BY_FOUR(width, kernel, ...)                                                                                    \

@@ -24,6 +24,9 @@ use crate::replica::{Replica, Transfer, parts};
 
 pub(crate) use stage::GpuStage;
 
+/// Values that a thread steps by AdamW, as in `kernels.cu`.
+const STEPPED_AT_ONCE: usize = 4;
+
 /// What of a model is trained.
 pub(crate) struct Trained {
     /// Which part of the model this is.
@@ -201,20 +204,23 @@ impl Replica for GpuReplica {
                     let new = [1.0 - spec.beta1, 1.0 - spec.beta2];
                     let scalars = [factors.clip, unbias, spec.beta1, spec.beta2, new[0], new[1], factors.rate];
                     let scalars = scalars.into_iter().chain([factors.keep, factors.unbias_second, spec.epsilon]);
-                    let vectors = [values, gradient, squared, first, second].map(Argument::from);
-                    let arguments: Vec<Argument> = (vectors.into_iter().chain([count(tensor.range.len())]))
+                    let rounded = Argument::from(self.parameters.rounded(&tensor.range));
+                    let vectors = [gradient, squared, first, second].map(Argument::from);
+                    let arguments: Vec<Argument> = ([values.into(), rounded].into_iter().chain(vectors))
+                        .chain([count(tensor.range.len())])
                         .chain(scalars.map(|value| Argument::Scalar(value as f32)))
                         .collect();
-                    launch_for_each(&*self.device, "adamw", tensor.range.len(), &arguments)?;
+                    launch_for_each(&*self.device, "adamw", tensor.range.len().div_ceil(STEPPED_AT_ONCE), &arguments)?;
                 }
                 (Rule::Muon(shape), Some(memory)) => {
                     let vectors = Vectors { values, gradient, momentum: first };
                     memory.step(&*self.device, &vectors, *shape, spec.muon_momentum, &factors, self.sums.span())?;
+                    self.parameters.round(&*self.device, &tensor.range)?;
                 }
                 (Rule::Muon(_), None) => unreachable!("where Muon steps there is memory for it"),
             }
         }
-        self.parameters.round(&*self.device)
+        Ok(())
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
@@ -280,7 +286,7 @@ impl Replica for GpuReplica {
         let (place, length) = (self.parameters.exact().part(range.clone()), range.len());
         let arguments = [place.into(), added.span().into(), count(length)];
         launch_for_each(&*self.device, "add", length, &arguments)?;
-        self.parameters.round(&*self.device)?;
+        self.parameters.round(&*self.device, &range)?;
         Ok(values)
     }
 }

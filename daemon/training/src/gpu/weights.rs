@@ -133,13 +133,18 @@ impl WeightMemory {
 
     pub(crate) fn upload(&self, device: &dyn Accelerator, values: &[f32]) -> Result<()> {
         device.upload(bytes_of(values), self.exact())?;
-        self.round(device)
+        self.round(device, &(0..values.len()))
     }
 
-    /// After the exact ones have changed.
-    pub(crate) fn round(&self, device: &dyn Accelerator) -> Result<()> {
-        let (exact, Some(rounded)) = (self.exact(), &self.rounded) else { return Ok(()) };
-        let arguments = [exact.into(), rounded.span().into(), count(exact.values)];
+    /// Some of those that products read, where these are rounded.
+    pub(crate) fn rounded(&self, range: &Range<usize>) -> Option<Span> {
+        self.rounded.as_ref().map(|rounded| rounded.span().part(range.clone()))
+    }
+
+    /// After some exact ones have changed.
+    pub(crate) fn round(&self, device: &dyn Accelerator, range: &Range<usize>) -> Result<()> {
+        let (exact, Some(rounded)) = (self.exact().part(range.clone()), self.rounded(range)) else { return Ok(()) };
+        let arguments = [exact.into(), rounded.into(), count(exact.values)];
         launch_for_each(device, "to_bf16", exact.values, &arguments)
     }
 }
