@@ -113,8 +113,14 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
         told.contains("other.csv: row 1 (line 2), column \"ward\": \"Surgery\" is none of the run's categories"),
         "{told}"
     );
-    let private = ["start", text(&run_file), "--data", text(&north), "--epsilon", "1", "--data-dir", text(&place)];
-    let told = String::from_utf8_lossy(&run(MURMUR, &private).stderr).into_owned();
+    // Private training averages by gossip.
+    let refused = |run_file: &Path| {
+        let private = ["start", text(run_file), "--data", text(&north), "--epsilon", "1", "--data-dir", text(&place)];
+        String::from_utf8_lossy(&run(MURMUR, &private).stderr).into_owned()
+    };
+    assert!(refused(&run_file).contains("this run is synchronous"));
+    let (by_gossip, _) = RUN.split_once("[synchronous]").expect("the last section");
+    let told = refused(&write_run(folder.path(), by_gossip));
     assert!(told.contains("statistics with noise") && told.contains("murmur statistics RUN.toml"), "{told}");
 }
 
