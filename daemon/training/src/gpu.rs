@@ -43,6 +43,9 @@ pub(crate) use transformer::activation_values;
 /// Threads of a block. Tests have few, which take turns, and their small tensors still have more parts than one.
 const THREADS: usize = if cfg!(test) { 64 } else { 256 };
 
+/// Values that a thread of `decode` and `adamw` takes, as in `kernels.cu`.
+const AT_ONCE: usize = 4;
+
 /// Blocks of a sum over a whole vector, at most.
 const SUM_BLOCKS: usize = 512;
 

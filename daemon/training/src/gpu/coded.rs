@@ -7,7 +7,7 @@ use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::layout::TensorSpec;
 
-use super::{Accelerator, Argument, Kind, Matrix, Memory, Span, count, launch_for_each, of_kind, size};
+use super::{AT_ONCE, Accelerator, Argument, Kind, Matrix, Memory, Span, count, launch_for_each, of_kind, size};
 use crate::ops::base_weights::{BLOCK, BaseWeights};
 
 /// Values of a panel, unless a row has more: few beside a base, enough rows for a product of full speed.
@@ -15,9 +15,6 @@ const PANEL_VALUES: usize = if cfg!(test) { 600 } else { 16 << 20 };
 
 /// Rows of a panel are a multiple of this where there are so many, so that all products have aligned columns.
 const PANEL_ROWS: usize = 64;
-
-/// Values that a thread decodes, as in `kernels.cu`.
-const AT_ONCE: usize = 4;
 
 /// Matrices, in the order of the base's layout.
 pub(super) struct Coded {

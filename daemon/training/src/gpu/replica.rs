@@ -14,7 +14,7 @@ use murmur_protocol::{Correction, ModelLayout};
 use super::muon::{MuonMemory, Vectors};
 use super::transformer::GpuTransformer;
 use super::weights::{Gradient, WeightMemory, Weights};
-use super::{Accelerator, Argument, Frozen, Kind, Memory, SUM_BLOCKS, Span};
+use super::{AT_ONCE, Accelerator, Argument, Frozen, Kind, Memory, SUM_BLOCKS, Span};
 use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
@@ -23,9 +23,6 @@ use crate::optimizer::{CodedMoments, Moments, Optimizer, Rule};
 use crate::replica::{Replica, Transfer, parts};
 
 pub(crate) use stage::GpuStage;
-
-/// Values that a thread steps by AdamW, as in `kernels.cu`.
-const STEPPED_AT_ONCE: usize = 4;
 
 /// What of a model is trained.
 pub(crate) struct Trained {
@@ -210,7 +207,7 @@ impl Replica for GpuReplica {
                         .chain([count(tensor.range.len())])
                         .chain(scalars.map(|value| Argument::Scalar(value as f32)))
                         .collect();
-                    launch_for_each(&*self.device, "adamw", tensor.range.len().div_ceil(STEPPED_AT_ONCE), &arguments)?;
+                    launch_for_each(&*self.device, "adamw", tensor.range.len().div_ceil(AT_ONCE), &arguments)?;
                 }
                 (Rule::Muon(shape), Some(memory)) => {
                     let vectors = Vectors { values, gradient, momentum: first };

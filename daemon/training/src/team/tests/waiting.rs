@@ -4,14 +4,20 @@ use std::sync::mpsc::channel;
 
 use super::*;
 
-#[test]
-fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_when_one_comes() {
+/// A captain that needs its helper 1, and one machine with all of the model, both after two steps.
+fn begun() -> (Engine, Team, Engine) {
     let manifest = manifest(true, OptimizerKind::AdamW);
     let options = TrainingOptions::default();
     let memory = room_for_ends(&manifest, &options);
-    let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
+    let (mut engine, team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
     let mut whole = alone(&manifest, options);
     assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    (engine, team, whole)
+}
+
+#[test]
+fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_when_one_comes() {
+    let (mut engine, mut team, mut whole) = begun();
     team.kill(1);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !team.notices.lock().expect("no panic").iter().any(|notice| matches!(notice, TeamNotice::Waiting { .. })) {
@@ -26,7 +32,7 @@ fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_wh
         assert!(engine.parameters().expect("those that are kept").iter().all(|value| value.is_finite()));
         assert!(begin.elapsed() < Duration::from_secs(2), "exchanges are answered");
     }
-    team.help(2, options, None);
+    team.help(2, TrainingOptions::default(), None);
     assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
     assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "after a wait");
 }
@@ -35,12 +41,7 @@ fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_wh
 /// corrected between the two.
 #[test]
 fn a_correction_while_a_batch_waits_for_helpers_neither_misses_the_batch_nor_undoes_its_step() {
-    let manifest = manifest(true, OptimizerKind::AdamW);
-    let options = TrainingOptions::default();
-    let memory = room_for_ends(&manifest, &options);
-    let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
-    let mut whole = alone(&manifest, options);
-    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    let (mut engine, mut team, mut whole) = begun();
     let view = team.view.clone();
     let waited = || view.status().expect("it has begun").waited;
     let before = waited();
@@ -68,7 +69,7 @@ fn a_correction_while_a_batch_waits_for_helpers_neither_misses_the_batch_nor_und
     for engine in [&mut engine, &mut whole] {
         engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
     }
-    team.help(2, options, None);
+    team.help(2, TrainingOptions::default(), None);
     assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
     assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "after a wait");
 }
