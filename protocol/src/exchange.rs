@@ -25,6 +25,7 @@ mod averaging;
 mod cadence;
 mod clip;
 mod gain;
+mod last_merges;
 mod links;
 mod member_count;
 mod outbound;
@@ -41,6 +42,7 @@ mod timeout;
 mod uplink;
 
 pub use gain::stability_bound;
+pub(crate) use last_merges::LastMerges;
 pub(crate) use outcome::{Ended, Outcome};
 pub(crate) use pairwise::{Pairwise, Unfit};
 pub(crate) use progress::is_progress_odd;

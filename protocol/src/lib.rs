@@ -84,7 +84,7 @@ pub use config::{Bootstrap, Config, Start};
 pub use effect::{Effect, NetworkOrder, RequestId, TrainerOrder, TransferId, WorkerOrder};
 pub use event::{Event, TrainingReport};
 pub use finish::{Ending, FinishOrder, RunEnd};
-pub use helper_line::HelperLine;
+pub use helper_line::{HelperLine, HelperLineError};
 pub use join::{CopyStatus, Unchecked};
 pub use layout::{ModelLayout, TensorSpec};
 pub use manifest::{RunId, RunManifest};

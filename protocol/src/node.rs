@@ -57,13 +57,11 @@ pub struct Node {
     end: RunEnd,
     /// Own exchanges still to be done after the last step.
     final_exchanges_left: u32,
-    /// Models of a run that is over and no further apart than this are one model: a Euclidean norm. 0: not known.
-    settled_distance: f64,
     settlings: Settlings,
     /// The distance for which it has settled last, where that was known, until what came of it is.
     settling_from: Option<f64>,
     last_copy: LastCopy,
-    /// When settling or leaving ends whatever is still open.
+    /// When settling or leaving ends whatever is still open, or settling begins again.
     phase_deadline: Option<Time>,
     leaving_max: Duration,
     /// Peers that misbehaved, at most [`VIEW_MAX`].
@@ -95,7 +93,6 @@ impl Node {
             is_outlier: false,
             end: config.end,
             final_exchanges_left: 1,
-            settled_distance: 0.0,
             settlings: Settlings::default(),
             settling_from: None,
             last_copy: LastCopy::default(),

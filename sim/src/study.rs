@@ -7,6 +7,7 @@
 pub mod baselines;
 pub mod gossip;
 pub mod plan;
+mod stages;
 pub mod table;
 
 use murmur_protocol::manifest::{GossipKind, OptimizerKind, OptimizerSpec, ScheduleSpec, TransformerModel};
@@ -84,6 +85,15 @@ pub enum Method {
         outer_learning_rate: f64,
         /// μ.
         outer_momentum: f64,
+    },
+    /// As [`Method::DataParallel`], with gradients of the model of one update ago.
+    Delayed,
+    /// Every node is two machines that hold a half of the layers each; random pairs average exactly.
+    TwoStages {
+        /// H.
+        interval: u32,
+        /// Whether each batch goes on to a machine that is drawn, not to the one of the same node.
+        is_wiring_random: bool,
     },
     /// Nothing is averaged.
     LocalOnly,
@@ -178,6 +188,8 @@ impl Setting {
         match self.method {
             Method::DataParallel => baselines::data_parallel(self, text),
             Method::Diloco { .. } => baselines::diloco(self, text),
+            Method::Delayed => stages::delayed(self, text),
+            Method::TwoStages { .. } => stages::two_stages(self, text),
             Method::LocalOnly => baselines::local_only(self, text),
             Method::Gossip { .. } => gossip::run(self, text),
         }

@@ -86,12 +86,13 @@ fn an_order_that_is_lost_on_half_of_the_ways_reaches_everybody() {
     }
 }
 
-/// Members of one half that settle among themselves in vain, and meet the other half then, settle again: with seeds 6 and 49 a
-/// model was left 1.3 and 1.6 from the mean for ever. While rounding errors were clipped, 37 and 65
-/// ended further apart than allowed.
+/// Members of one half that settle among themselves in vain, and meet the other half then, settle again: with seeds 55 and 69 a
+/// model was left up to 28 times as far from the mean as is allowed. So it was, twelve times, with seed 6 where nobody settled once
+/// more after a pause, and twice with seed 72 where a distance that is usual in training made a member a liar. While rounding
+/// errors were clipped, 37 and 65 ended further apart than allowed.
 #[test]
 fn halves_that_were_apart_when_one_of_them_ended_become_one_model() {
-    for seed in [0, 1, 2, 3, 6, 37, 49, 65] {
+    for seed in [0, 1, 2, 3, 6, 18, 27, 35, 37, 42, 44, 48, 49, 55, 57, 65, 69, 72] {
         let scenario = scenario()
             .at(seconds(35), Incident::Split(vec![0, 1, 2, 3, 4, 5]))
             .at(seconds(40), Incident::Finish { at: 3, steps: STEPS })

@@ -83,13 +83,24 @@ pub fn is_nightly() -> bool {
 /// A program under test with the settings of the developer's own environment taken away. Only `MURMUR_LOG` stays: what
 /// daemons write with it is shown when a test waits in vain.
 pub fn murmur(program: &str) -> Command {
-    let mut command = Command::new(program);
+    let mut command = Command::new(if ignores_interrupts() { "env" } else { program });
+    if ignores_interrupts() {
+        command.args(["--default-signal=INT", program]);
+    }
     let is_setting = |name: &str| name.starts_with("MURMUR_") && name != "MURMUR_LOG";
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     command.env("MURMUR_TRAINING_PERCENT", TRAINING_PERCENT);
     command
+}
+
+/// Whether this process ignores SIGINT, as one does in the background of a shell's script. What it starts would, too.
+fn ignores_interrupts() -> bool {
+    const SIGINT: u32 = 2;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (SIGINT - 1) & 1 == 1)
 }
 
 /// Runs a command that ends by itself.

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use murmur_network::Told;
 use murmur_protocol::handshake::{ClockOffset, Credentials};
 use murmur_protocol::ticket::TicketError;
-use murmur_protocol::{Bootstrap, HelperLine, RunId, RunManifest, Secret, Ticket};
+use murmur_protocol::{Bootstrap, HelperLine, HelperLineError, RunId, RunManifest, Secret, Ticket};
 
 use super::node::Coming;
 use super::{membership, node};
@@ -96,7 +96,8 @@ pub(super) fn destination(ticket: Option<&str>, settings: &NodeSettings) -> Resu
 /// What was given instead of a ticket.
 fn no_ticket(text: &str, error: &TicketError) -> Failure {
     let text = text.trim();
-    let (message, hint) = if text.parse::<HelperLine>().is_ok() {
+    let is_a_helpers = !matches!(text.parse::<HelperLine>(), Err(HelperLineError::NoLine));
+    let (message, hint) = if is_a_helpers {
         let hint = "`murmur start` and `murmur join` take it after --helper, `murmur doctor` after --team; a ticket begins with murmur1";
         ("this is the line of a helper, and no ticket".to_owned(), hint)
     } else if text.starts_with('/') {

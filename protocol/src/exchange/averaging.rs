@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::cadence::Cadence;
 use super::clip::ClipHistory;
 use super::gain::LoopGain;
+use super::last_merges::LastMerges;
 use super::links::Links;
 use super::member_count::MemberCount;
 use super::outlier::{OutlierDetection, Seen};
@@ -39,14 +40,18 @@ const TELLING_TRAVEL: f64 = 2e-4;
 /// long as a run goes on (a guess).
 const TRAVEL_OF_SIZE: f64 = 10.0;
 
+/// Models of a run that is over count as one below this share of the usual distance while they trained (a guess: final
+/// exchanges halve the distance each).
+const SETTLED_SHARE: f64 = 0.05;
+
 /// Where more than this share of the blocks wrapped, the others tell nothing.
 const MOST: f64 = 0.5;
 
 /// A link whose partner's influence falls below this is given up, for another partner (a guess).
 pub(super) const LINK_INFLUENCE_MIN: f64 = 0.5;
 
-/// Exchanges of a part that tell whether the run's end has found one model: partners that are near may be one group of two (a
-/// guess: three partners are of one half once in eight times).
+/// Exchanges of a part that tell whether the run's end has found one model: of two groups (a guess: three partners are of one
+/// half once in eight times).
 const LAST_MERGES: usize = 3;
 
 /// This node's part in averaging.
@@ -79,18 +84,8 @@ pub(crate) struct Averaging {
     travel_before: f64,
     /// Whether it moved the model between the last two rounds.
     pub(crate) has_moved: bool,
-}
-
-/// What the last exchanges of the model say, all fragments together.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LastMerges {
-    /// The largest distance; where it is not told, wraps hide one, and this is the least that it can be.
-    pub(crate) distance: f64,
-    pub(crate) is_told: bool,
-    /// Whether a correction was shortened, or left blocks out that wrap.
-    pub(crate) is_held_up: bool,
-    /// Of the last partner.
-    pub(crate) partner_progress: f64,
+    /// The usual distance when training was over; 0 before, and where nothing was usual yet.
+    usual_in_training: f64,
 }
 
 /// What exchanges of one part have taught.
@@ -166,6 +161,7 @@ impl Averaging {
             travel_of_copy: 0.0,
             travel_before: 0.0,
             has_moved: false,
+            usual_in_training: 0.0,
         }
     }
 
@@ -219,7 +215,7 @@ impl Averaging {
     }
 
     /// The usual distance of two models, of the fragment in which it is largest; 0 before it is known.
-    pub(crate) fn usual_distance(&self) -> f64 {
+    fn usual_distance(&self) -> f64 {
         let models = self.parts.iter().filter(|(part, _)| part.vector == Vector::Model);
         models.filter_map(|(_, state)| state.clip.usual()).fold(0.0, f64::max)
     }
@@ -228,14 +224,7 @@ impl Averaging {
     pub(crate) fn take_last_merges(&mut self) -> Option<LastMerges> {
         let partner_progress = self.last_merge.take()?;
         let models = self.parts.iter().filter(|(part, _)| part.vector == Vector::Model);
-        let last = models.flat_map(|(_, state)| &state.last_merges).copied();
-        let none = LastMerges { distance: 0.0, is_told: true, is_held_up: false, partner_progress };
-        Some(last.fold(none, |sum, merge| LastMerges {
-            distance: sum.distance.max(merge.distance),
-            is_told: sum.is_told && merge.is_told,
-            is_held_up: sum.is_held_up || merge.is_held_up,
-            partner_progress,
-        }))
+        Some(LastMerges::together(models.flat_map(|(_, state)| &state.last_merges), partner_progress))
     }
 
     /// An own round begins.
@@ -411,16 +400,29 @@ impl Averaging {
         is_progress_odd(difference, self.training.progress)
     }
 
+    /// This node trains no more.
+    pub(crate) fn on_training_over(&mut self) {
+        // After a few steps more, for averaged progress, what is usual is what final exchanges have left.
+        self.usual_in_training = self.usual_in_training.max(self.usual_distance());
+        self.links.rest();
+    }
+
+    /// Models of a run that is over and no further apart than this are one: a Euclidean norm. 0: not known.
+    pub(crate) fn settled_distance(&self) -> f64 {
+        SETTLED_SHARE * self.usual_in_training
+    }
+
     /// Models that are not further apart are one. `norm`: of this node's.
     fn hardly_apart(&self, norm: f64) -> f64 {
-        TELLING_TRAVEL * self.training.travel.min(TRAVEL_OF_SIZE * norm)
+        self.settled_distance().max(TELLING_TRAVEL * self.training.travel.min(TRAVEL_OF_SIZE * norm))
     }
 
     /// What this exchange says of the partner. `norm`: of this node's model.
     fn impression(&self, merged: &Merged, terms: &Terms, norm: f64) -> Impression {
         let clip = self.parts.get(&terms.part).map(|state| &state.clip);
         let least = self.hardly_apart(norm);
-        let usual = clip.and_then(|clip| Some(clip.usual()?.max(least)));
+        // Final exchanges bring the others nearer than training lets them be: who has missed them is no liar.
+        let usual = clip.and_then(|clip| Some(clip.usual()?.max(least).max(self.usual_in_training)));
         Impression {
             distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.norm / usual),
             masked_share: masked_share(merged),

@@ -6,7 +6,8 @@
 use std::f64::consts::SQRT_2;
 use std::time::Duration;
 
-use super::averaging::{Averaging, LINK_INFLUENCE_MIN, LastMerges};
+use super::averaging::{Averaging, LINK_INFLUENCE_MIN};
+use super::last_merges::LastMerges;
 use super::outcome::{Ended, Outcome, Probed, Way};
 use super::responder::{Admission, Responder};
 use super::starter::Starter;
@@ -261,7 +262,7 @@ impl Pairwise {
 
     /// Own training is over: only final exchanges are still to come.
     pub(crate) fn on_training_over(&mut self) {
-        self.averaging.links.rest();
+        self.averaging.on_training_over();
     }
 
     /// The next round is due an interval from now.
@@ -396,9 +397,9 @@ impl Pairwise {
         self.averaging.begin_ramp(clip);
     }
 
-    /// The usual distance of two models, of the fragment in which it is largest; 0 before it is known.
-    pub(crate) fn usual_distance(&self) -> f64 {
-        self.averaging.usual_distance()
+    /// Models of a run that is over and no further apart than this are one: a Euclidean norm. 0: not known.
+    pub(crate) fn settled_distance(&self) -> f64 {
+        self.averaging.settled_distance()
     }
 
     /// Partners with whom a reference is kept.

@@ -1,9 +1,12 @@
 //! How a run ends: the founder's order spreads, and what is trained last becomes one model on all nodes.
 
+use std::time::Duration;
+
 use super::Node;
 use crate::bounds::SETTLING_TIMEOUT;
 use crate::effect::TrainerOrder;
 use crate::event::TrainingReport;
+use crate::exchange::LastMerges;
 use crate::finish::{FinishOrder, Heard};
 use crate::message::Message;
 use crate::misbehaviour::Misbehaviour;
@@ -11,10 +14,6 @@ use crate::notice::Notice;
 use crate::peer::PeerId;
 use crate::status::Phase;
 use crate::time::Time;
-
-/// Models of a run that is over count as one below this share of the usual distance while they trained (a guess: final
-/// exchanges halve the distance each).
-const SETTLED_SHARE: f64 = 0.05;
 
 /// Times that a node settles once more where it cannot tell whether it is far off, until a member comes back: because blocks
 /// wrapped (by then the exchanges are wide where models are far apart, and show the distance), or because it has had too few
@@ -29,13 +28,20 @@ const SETTLINGS_IN_VAIN_MAX: u32 = 3;
 /// tried there.
 const FURTHER: f64 = 2.0;
 
-/// Settlings until a member comes back, whatever came of them: corrections that are shortened, or leave out blocks that wrap,
-/// may go on for ever where rounding errors are taken for a distance (a guess: the seeds of `everything` hold with 20).
+/// Settlings at once until a member comes back, whatever came of them: corrections that are shortened, or leave out blocks that
+/// wrap, may go on for ever where rounding errors are taken for a distance (a guess: the seeds of `everything` hold with 20).
 const SETTLINGS_MAX: u32 = 50;
 
 /// A settling that leaves more than this share of the distance for which it began was in vain (a guess: what is far above
 /// rounding errors shrinks faster).
 const LEFT_IN_VAIN: f64 = 0.75;
+
+/// Who has settled so often at once waits before it settles once more, twice as long each time: two groups that are nearer
+/// within than between them come together slowly, and rounding errors that are taken for a distance cost little then.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The longest of these pauses is about an hour.
+const DOUBLINGS_MAX: u32 = 11;
 
 /// Periods of [`SETTLING_TIMEOUT`] in which a copy at the end comes no further, until it is given up (a guess: a donor on a slow
 /// link sends a chunk in less). Donors that send nothing, or a model that nobody confirms, hold no node for longer.
@@ -59,6 +65,8 @@ pub(super) struct Settlings {
     in_vain: u32,
     /// The largest distance after one of those.
     vain_distance: f64,
+    /// After a pause.
+    late: u32,
 }
 
 impl Node {
@@ -103,7 +111,6 @@ impl Node {
             self.complete();
         } else if self.phase == Phase::Training {
             self.pairwise.on_training_over();
-            self.settled_distance = SETTLED_SHARE * self.pairwise.usual_distance();
             self.begin_settling(now);
         }
     }
@@ -161,33 +168,50 @@ impl Node {
     }
 
     /// A member of a run that is over settles once more where an exchange with another one, for which it is over as well,
-    /// has shown that their models are not one yet. Settlings are counted, so this ends.
+    /// has shown that their models are not one yet: at once, and where that does not bring them together, after pauses.
     pub(super) fn look_whether_settled(&mut self, now: Time) {
+        if self.phase_deadline.is_some_and(|pause_ends| pause_ends <= now) {
+            self.settlings.late += 1;
+            return self.begin_settling(now);
+        }
         let Some(last) = self.pairwise.take_last_merges() else { return };
         // Both sides have averaged their progress, which rounds.
-        let is_over = |end: f64| last.partner_progress >= end - 0.5;
-        let is_apart = last.distance > self.settled_distance;
-        // The grid of models that have become one is so fine that rounding errors wrap.
-        let is_untold = self.settled_distance == 0.0 || (!last.is_told && !is_apart);
-        if let Some(before) = self.settling_from.take() {
-            let is_vain = is_apart && !last.is_held_up && last.distance > LEFT_IN_VAIN * before;
-            if is_vain {
-                self.settlings.in_vain += 1;
-                self.settlings.vain_distance = self.settlings.vain_distance.max(last.distance);
-            }
+        if self.end.at().is_none_or(|end| last.partner_progress < end - 0.5) {
+            return;
         }
-        if last.distance > FURTHER * self.settlings.vain_distance {
-            self.settlings.in_vain = 0;
+        let settled_distance = self.pairwise.settled_distance();
+        let is_apart = last.distance > settled_distance;
+        // The grid of models that have become one is so fine that rounding errors wrap.
+        let is_untold = settled_distance == 0.0 || (!last.is_told && !is_apart);
+        if !is_apart {
+            self.phase_deadline = None;
         }
         let may_help = match is_untold {
             true => self.settlings.untold < SETTLINGS_UNTOLD_MAX,
-            false => is_apart && self.settlings.in_vain < SETTLINGS_IN_VAIN_MAX,
+            false => is_apart && self.settlings.may_help(self.settling_from.take(), &last),
         };
-        if may_help && self.settlings.all < SETTLINGS_MAX && self.end.at().is_some_and(is_over) {
+        if may_help && self.settlings.all < SETTLINGS_MAX {
             self.settlings.all += 1;
             self.settlings.untold += u32::from(is_untold);
             self.settling_from = (!is_untold).then_some(last.distance);
             self.begin_settling(now);
+        } else if is_apart && !is_untold && self.phase_deadline.is_none() {
+            self.phase_deadline = Some(now + FIRST_PAUSE * (1 << self.settlings.late.min(DOUBLINGS_MAX)));
         }
+    }
+}
+
+impl Settlings {
+    /// Whether settling at once may bring models nearer that are apart. `before`: the distance for which this node settled
+    /// last, where that was known.
+    fn may_help(&mut self, before: Option<f64>, last: &LastMerges) -> bool {
+        if before.is_some_and(|before| !last.is_held_up && last.distance > LEFT_IN_VAIN * before) {
+            self.in_vain += 1;
+            self.vain_distance = self.vain_distance.max(last.distance);
+        }
+        if last.distance > FURTHER * self.vain_distance {
+            self.in_vain = 0;
+        }
+        self.in_vain < SETTLINGS_IN_VAIN_MAX
     }
 }

@@ -19,12 +19,7 @@ pub fn data_parallel(setting: &Setting, text: &Text) -> Outcome {
     let trainer = setting.trainer(text, setting.steps);
     let mut engines = engines(setting, &trainer, &without_momentum());
     for step in 0..setting.steps {
-        let gradients: Vec<BatchGradient> = engines.iter_mut().map(gradient).collect();
-        let views: Vec<&[f32]> = gradients.iter().map(|gradient| gradient.values.as_slice()).collect();
-        let values = mean(&views, views[0].len());
-        let loss = gradients.iter().map(|gradient| gradient.loss).sum::<f64>() / gradients.len() as f64;
-        let tokens = gradients.iter().map(|gradient| gradient.tokens).sum();
-        let averaged = BatchGradient { values, loss, tokens };
+        let averaged = mean_gradient(&mut engines);
         for engine in &mut engines {
             // A step that is not finite is left out, as by the daemon.
             let _ = engine.step_with(&averaged, step as f64);
@@ -84,11 +79,11 @@ pub fn average_all(engines: &mut [Engine], outer: &mut OuterMomentum) {
     }
 }
 
-fn engines(setting: &Setting, trainer: &TransformerSpec, gossip: &GossipSpec) -> Vec<Engine> {
+pub(super) fn engines(setting: &Setting, trainer: &TransformerSpec, gossip: &GossipSpec) -> Vec<Engine> {
     (0..setting.nodes).map(|host| trainer.engine(gossip, (host, setting.nodes), setting.seed)).collect()
 }
 
-fn without_momentum() -> GossipSpec {
+pub(super) fn without_momentum() -> GossipSpec {
     GossipSpec { outer_learning_rate: 0.0, ..GossipSpec::default() }
 }
 
@@ -97,14 +92,23 @@ fn train(engine: &mut Engine, step: u64) {
     let _ = engine.step(step as f64);
 }
 
-fn gradient(engine: &mut Engine) -> BatchGradient {
+pub(super) fn gradient(engine: &mut Engine) -> BatchGradient {
     engine.gradient_of_next_batch().expect("the CPU has memory for a step")
+}
+
+/// Of the next batches of all.
+pub(super) fn mean_gradient(engines: &mut [Engine]) -> BatchGradient {
+    let gradients: Vec<BatchGradient> = engines.iter_mut().map(gradient).collect();
+    let views: Vec<&[f32]> = gradients.iter().map(|gradient| gradient.values.as_slice()).collect();
+    let values = mean(&views, views[0].len());
+    let loss = gradients.iter().map(|gradient| gradient.loss).sum::<f64>() / gradients.len() as f64;
+    BatchGradient { values, loss, tokens: gradients.iter().map(|gradient| gradient.tokens).sum() }
 }
 
 fn parameters(engine: &Engine) -> Vec<f32> {
     engine.parameters().expect("the CPU's memory can be read")
 }
 
-fn models(engines: &[Engine]) -> Vec<Vec<f32>> {
+pub(super) fn models(engines: &[Engine]) -> Vec<Vec<f32>> {
     engines.iter().map(parameters).collect()
 }

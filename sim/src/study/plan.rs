@@ -98,6 +98,16 @@ const LINKS: [(Method, f64, Treatment); 8] = [
     (links(8), 8e-3, MUON_MATCHED),
 ];
 
+/// The runs of [`Question::Stages`].
+const STAGES: [(Method, f64, Treatment); 6] = [
+    (Method::TwoStages { interval: 5, is_wiring_random: true }, 8e-3, MUON_MATCHED),
+    (Method::TwoStages { interval: 5, is_wiring_random: false }, 8e-3, MUON_MATCHED),
+    (Method::Delayed, 8e-3, MUON),
+    (Method::DataParallel, 8e-3, MUON),
+    (Method::Delayed, 8e-3, ADAMW),
+    REFERENCE,
+];
+
 /// Links with an exchange every three steps under churn.
 const LINKS_CHURN: Method = gossip(GossipKind::Links, 3, (0.0, 0.5), false, Conditions::Churn);
 
@@ -126,11 +136,13 @@ pub enum Question {
     Sizes,
     /// Links with an exchange every fourteen steps in runs four times as long, over seeds.
     Lengths,
+    /// What random wiring between stages and gradients that are one update old cost, over seeds.
+    Stages,
 }
 
 impl Question {
     /// All of them.
-    pub const ALL: [Question; 9] = [
+    pub const ALL: [Question; 10] = [
         Question::Bars,
         Question::Asynchrony,
         Question::Traffic,
@@ -140,6 +152,7 @@ impl Question {
         Question::Conditions,
         Question::Sizes,
         Question::Lengths,
+        Question::Stages,
     ];
 }
 
@@ -176,8 +189,12 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
             let pairs = LEARNING_RATES.iter().flat_map(|rate| methods.iter().map(move |method| (*method, *rate)));
             pairs.map(|(method, rate)| setting(method, rate, SEEDS[0])).collect()
         }
-        Question::Optimizers | Question::Links => {
-            let of_question = if question == Question::Links { &LINKS[..] } else { &OPTIMIZERS };
+        Question::Optimizers | Question::Links | Question::Stages => {
+            let of_question = match question {
+                Question::Links => &LINKS[..],
+                Question::Stages => &STAGES,
+                _ => &OPTIMIZERS,
+            };
             vary(of_question, |(method, learning_rate, treatment), seed| Setting {
                 treatment,
                 ..setting(method, learning_rate, seed)

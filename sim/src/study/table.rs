@@ -48,6 +48,7 @@ fn title(question: Question) -> &'static str {
         Question::Conditions => "Links where nodes come and go, and where each has a part of the text",
         Question::Sizes => "Links of more nodes",
         Question::Lengths => "Links in longer runs",
+        Question::Stages => "Stages: random wiring, and gradients one update old",
     }
 }
 
@@ -56,6 +57,11 @@ pub fn name(method: &Method) -> String {
     match method {
         Method::DataParallel => "data-parallel every step".to_owned(),
         Method::LocalOnly => "local only".to_owned(),
+        Method::Delayed => "data-parallel, gradients one update old".to_owned(),
+        Method::TwoStages { interval, is_wiring_random } => {
+            let wiring = if *is_wiring_random { "drawn for each batch" } else { "fixed" };
+            format!("two stages a node, wiring {wiring}, pairs, H = {interval}")
+        }
         Method::Diloco { interval, .. } => format!("DiLoCo, H = {interval}"),
         Method::Gossip { kind, interval, outer_learning_rate, full_precision, conditions, .. } => {
             let momentum = if *outer_learning_rate > 0.0 { "" } else { ", no momentum" };
@@ -190,9 +196,10 @@ fn against_data_parallel(outcomes: &[&Outcome]) -> String {
         let rows: Vec<&Outcome> = outcomes.iter().filter(is_of_kind).copied().collect();
         let seeds: Vec<String> = rows.iter().map(|row| format!("{:.4}", row.loss)).collect();
         let data = if kind.by_node { ", each a part of the text" } else { "" };
+        let bytes = average(rows.iter().map(|row| row.bytes_per_parameter));
         let _ = writeln!(
             page,
-            "| {}{data} | {} | {} | {} at {} | {} | {:.4} | {} | {} | {:.0} |",
+            "| {}{data} | {} | {} | {} at {} | {} | {:.4} | {} | {} | {} |",
             name(&kind.method),
             kind.nodes,
             kind.steps,
@@ -202,7 +209,7 @@ fn against_data_parallel(outcomes: &[&Outcome]) -> String {
             average(rows.iter().map(|row| row.loss)),
             against(&rows, outcomes, OptimizerKind::AdamW),
             against(&rows, outcomes, OptimizerKind::Muon),
-            average(rows.iter().map(|row| row.bytes_per_parameter)),
+            if bytes > 0.0 { format!("{bytes:.0}") } else { "–".to_owned() },
         );
     }
     page
