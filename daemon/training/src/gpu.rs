@@ -16,6 +16,7 @@ pub(crate) mod emulated;
 mod muon;
 mod product;
 mod replica;
+mod rows;
 mod transformer;
 mod weights;
 

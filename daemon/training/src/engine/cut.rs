@@ -65,15 +65,9 @@ impl StageDevice {
     }
 }
 
-/// Why the model of a run is not cut into stages; `None` where it may be, by a team whose captain has both ends.
+/// Why the model of a run is not cut into stages; `None` where it may be.
 pub fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
     manifest.model.transformer().is_none().then_some("only transformers are cut at their layers")
-}
-
-/// The same where each stage is on another device.
-pub(crate) fn why_not_over_devices(manifest: &RunManifest) -> Option<&'static str> {
-    let tied = "its head is the embedding's table, which the first and the last device would have to share";
-    why_not_cut(manifest).or_else(|| transformer_of(manifest).tied_head.then_some(tied))
 }
 
 impl Engine {
@@ -94,7 +88,7 @@ impl Engine {
         stages: &[StageOnDevice],
         options: TrainingOptions,
     ) -> Result<Engine, TrainingError> {
-        if let Some(reason) = why_not_over_devices(manifest) {
+        if let Some(reason) = why_not_cut(manifest) {
             return Err(TrainingError::NotCut(reason.to_owned()));
         }
         if let Some(base) = &base {
@@ -109,7 +103,13 @@ impl Engine {
         for StageOnDevice { stage, device } in stages {
             let model = Transformer::of_stage(transformer_of(manifest), stage.clone());
             let end = first + model.layout().parameters();
-            let weights = base.as_ref().map(|base| base.part(first..end));
+            let weights = base.as_ref().map(|base| match model.copied() {
+                // All of what is trained is copied by the pipeline.
+                copied if copied > 0 && manifest.lora.is_on() => {
+                    base.part(first..end).followed_by(base.part(0..copied))
+                }
+                _ => base.part(first..end),
+            });
             first = end;
             let device = StageDevice::open(device)?;
             built.push(stage_on_device(manifest, model, weights, (&device, threads), &options)?);
@@ -117,7 +117,7 @@ impl Engine {
         let layout = model::trained_layout(manifest);
         let parts = InParts::of(manifest, &options, on_cpu == stages.len());
         let optimizer = Optimizer::new(&manifest.optimizer, &layout).with_moments(moments_in_8_bits);
-        let pipeline = Pipeline::new(built, layout.into(), optimizer, parts);
+        let pipeline = Pipeline::new(built, layout.into(), optimizer, parts)?;
         Engine::around(manifest, corpus, node, Box::new(pipeline), 1)
     }
 }
@@ -179,8 +179,8 @@ fn on_gpu(
     let seed = manifest.run.seed;
     let (base, layout, parameters) = if manifest.lora.is_on() {
         let base = base.ok_or(TrainingError::BaseMissing)?;
-        let weights = base.in_bits(model.layout(), manifest.lora.base_bits);
-        let base = Frozen::new(&*device, model.layout(), &weights, &manifest.lora, options.precision.into())?;
+        let weights = base.in_bits(model.held_layout(), manifest.lora.base_bits);
+        let base = Frozen::new(&*device, model.held_layout(), &weights, &manifest.lora, options.precision.into())?;
         let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
         let parameters = begin(&layout, &|| initial_adapters(&layout, seed));
         (Some(base), layout, parameters)

@@ -18,6 +18,7 @@ use super::{AT_ONCE, Accelerator, Argument, Frozen, Kind, Memory, SUM_BLOCKS, Sp
 use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
+use crate::model::transformer::held_layout;
 use crate::model::{Evaluation, StageSpec};
 use crate::optimizer::{CodedMoments, Moments, Optimizer, Rule};
 use crate::replica::{Replica, Transfer, parts};
@@ -44,6 +45,7 @@ pub(crate) struct GpuReplica {
     device: Arc<dyn Accelerator>,
     model: GpuTransformer,
     layout: Arc<ModelLayout>,
+    /// Behind its own values ([`GpuReplica::own`]) a copy of what another stage has, of which the gradient is here, but no moments.
     parameters: WeightMemory,
     base: Option<Arc<Frozen>>,
     gradient: Memory,
@@ -81,12 +83,13 @@ impl GpuReplica {
         let Trained { stage, layout, base } = trained;
         let optimizer = Optimizer::new(&optimizer, &layout);
         let rank = base.as_ref().map_or(0, |base| base.rank());
+        let held = if base.is_some() { parameters.len() } else { held_layout(spec, &stage).parameters() };
         let mut replica = GpuReplica {
             model: GpuTransformer::new(device.clone(), spec, &stage, (kind, options.recompute, rank))?,
             layout,
-            parameters: WeightMemory::new(&*device, kind, parameters.len())?,
+            parameters: WeightMemory::new(&*device, kind, held)?,
             base,
-            gradient: vector(parameters.len())?,
+            gradient: vector(held)?,
             first_moment: vector(parameters.len())?,
             second_moment: vector(optimizer.seconds())?,
             average: optimizer.spec.match_batch.then(|| vector(optimizer.averages())).transpose()?,
@@ -113,12 +116,18 @@ impl GpuReplica {
     }
 
     /// Where the transformer adds its gradient.
-    fn added_to(&self) -> Gradient {
-        Gradient::new(self.gradient.span(), self.base.is_some())
+    fn added_to(&self, is_last: bool) -> Gradient {
+        Gradient::new(self.gradient.span(), self.base.is_some(), is_last)
     }
 
-    fn clear_gradient(&self) -> Result<()> {
+    fn clear_gradient(&mut self) -> Result<()> {
+        self.model.begin_gradient();
         self.device.clear(self.gradient.span())
+    }
+
+    /// Where its own values lie.
+    fn own(&self) -> Range<usize> {
+        0..self.layout.parameters()
     }
 
     /// Of what the transformer has left of so many predictions.
@@ -142,18 +151,19 @@ impl Replica for GpuReplica {
     }
 
     fn parameters(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Owned(self.download(self.parameters.exact())?))
+        Ok(Cow::Owned(self.download(self.parameters.exact().part(self.own()))?))
     }
 
     fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
-        self.parameters.upload(&*self.device, values)
+        self.parameters.upload(&*self.device, 0, values)
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
         self.clear_gradient()?;
-        let (weights, gradient) = (self.weights(), self.added_to());
         let (mut loss, share) = (0.0, 1.0 / batch.predictions() as f32);
-        for part in parts(batch, self.micro_batch) {
+        let (weights, mut parts) = (self.weights(), parts(batch, self.micro_batch).peekable());
+        while let Some(part) = parts.next() {
+            let gradient = self.added_to(parts.peek().is_none());
             self.model.forward(&weights, part.tokens()?, None)?;
             self.model.backward(&weights, part.tokens()?, None, share, gradient)?;
             loss += sum(&*self.device, "sum_values", self.model.losses(part.predictions()), self.sums.span())?;
@@ -162,7 +172,7 @@ impl Replica for GpuReplica {
     }
 
     fn gradient(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Owned(self.download(self.gradient.span())?))
+        Ok(Cow::Owned(self.download(self.gradient.span().part(self.own()))?))
     }
 
     fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
@@ -264,7 +274,7 @@ impl Replica for GpuReplica {
     }
 
     fn begin_copy(&self) -> Result<Option<Transfer<Vec<f32>>>> {
-        self.device.begin_download(self.parameters.exact()).map(Some)
+        self.device.begin_download(self.parameters.exact().part(self.own())).map(Some)
     }
 
     fn begin_addition(&mut self, range: Range<usize>, correction: &Correction) -> Result<Option<Transfer<Vec<f32>>>> {

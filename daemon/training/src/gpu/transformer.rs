@@ -8,12 +8,13 @@ use std::sync::Arc;
 use candle_core::Result;
 use murmur_protocol::manifest::TransformerModel;
 
+use super::rows::RowSums;
 use super::weights::{Gradient, Weights};
 use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Memory, Product, Span, THREADS, bytes_of, of_kind};
 use crate::data::TokenBatch;
 use crate::model::StageSpec;
 use crate::model::transformer::operations::attention_of;
-use crate::model::transformer::{Network, Passes, stage_layout};
+use crate::model::transformer::{Network, Passes, held_layout};
 use crate::ops::attention::Attention;
 use crate::ops::rotary::RotaryTables;
 
@@ -31,6 +32,8 @@ pub(crate) struct GpuTransformer {
     passes: Passes<GpuMemory>,
     /// Of the largest batch so far.
     scratch: Option<Scratch>,
+    /// Of the microbatches so far, what the embedding adds to a tied table's gradient.
+    embedded: RowSums,
 }
 
 /// What all batches of a model have in common.
@@ -58,6 +61,7 @@ struct Gpu<'a> {
     batch: &'a TokenBatch,
     /// Where the gradient is added, of a backward.
     gradient: Option<Gradient>,
+    embedded: &'a mut RowSums,
 }
 
 /// By which queries and keys are turned, each `[context, half a head's width]`.
@@ -122,10 +126,11 @@ impl GpuTransformer {
             .transpose()?;
         let fuses_attention = fuses_attention(kind, head_width);
         Ok(GpuTransformer {
-            network: Network::new(spec, stage, &stage_layout(spec, stage)),
+            network: Network::new(spec, stage, &held_layout(spec, stage)),
             model: GpuModel { device, spec: spec.clone(), kind, fuses_attention, rank, angles, no_angles },
             passes: Passes::new(recompute),
             scratch: None,
+            embedded: RowSums::default(),
         })
     }
 
@@ -136,7 +141,7 @@ impl GpuTransformer {
         batch: &'a TokenBatch,
         gradient: Option<Gradient>,
     ) -> Result<(&'a Network, &'a mut Passes<GpuMemory>, Gpu<'a>)> {
-        let GpuTransformer { network, model, passes, scratch } = self;
+        let GpuTransformer { network, model, passes, scratch, embedded } = self;
         let attention = attention_of(&model.spec, batch)?;
         if !scratch.as_ref().is_some_and(|scratch| scratch.fits(&attention)) {
             // First the old one goes.
@@ -144,7 +149,7 @@ impl GpuTransformer {
             *scratch = Some(Scratch::new(model, &attention)?);
         }
         let scratch = scratch.as_ref().expect("it has just been made");
-        Ok((network, passes, Gpu { model, attention, scratch, weights, batch, gradient }))
+        Ok((network, passes, Gpu { model, attention, scratch, weights, batch, gradient, embedded }))
     }
 
     /// The forward of a microbatch through this stage, of whose output the stream is returned where it does not predict. What
@@ -176,6 +181,11 @@ impl GpuTransformer {
     /// Forgets forwards that wait for a backward that never comes.
     pub(crate) fn abandon(&mut self) {
         self.passes.abandon();
+    }
+
+    /// Forgets what a batch that was given up has left of a gradient.
+    pub(crate) fn begin_gradient(&mut self) {
+        self.embedded.clear();
     }
 
     /// The output stream of a batch, or its losses and hits, which are left in [`GpuTransformer::losses`] and

@@ -90,11 +90,13 @@ pub(crate) struct Gradient {
     /// Flat in the order of what is trained.
     values: Span,
     is_of_adapters: bool,
+    /// Whether nothing is added to it after this microbatch: see [`crate::model::Task::is_last`].
+    pub(super) is_last: bool,
 }
 
 impl Gradient {
-    pub(crate) fn new(values: Span, is_of_adapters: bool) -> Gradient {
-        Gradient { values, is_of_adapters }
+    pub(crate) fn new(values: Span, is_of_adapters: bool, is_last: bool) -> Gradient {
+        Gradient { values, is_of_adapters, is_last }
     }
 
     /// Of weights at a place of the model's layout; `None` where these are frozen.
@@ -131,9 +133,11 @@ impl WeightMemory {
         Weights { exact, for_products: self.rounded.as_ref().map_or(exact, Memory::span), base: None }
     }
 
-    pub(crate) fn upload(&self, device: &dyn Accelerator, values: &[f32]) -> Result<()> {
-        device.upload(bytes_of(values), self.exact())?;
-        self.round(device, &(0..values.len()))
+    /// From the value of this number on.
+    pub(crate) fn upload(&self, device: &dyn Accelerator, first: usize, values: &[f32]) -> Result<()> {
+        let range = first..first + values.len();
+        device.upload(bytes_of(values), self.exact().part(range.clone()))?;
+        self.round(device, &range)
     }
 
     /// Some of those that products read, where these are rounded.

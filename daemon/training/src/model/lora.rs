@@ -105,12 +105,12 @@ pub(crate) fn initial_adapters(layout: &ModelLayout, seed: u64) -> Vec<f32> {
 }
 
 impl Lora {
-    /// Adapters for `base` with its frozen `weights`, flat in the order of its layout, held in the bits of `spec`.
+    /// Adapters for `base` with its frozen `weights`, flat in the order of what it computes with, held in the bits of `spec`.
     ///
     /// # Panics
     /// When the number of weights is not the base's.
     pub fn new(base: Transformer, weights: impl Into<BaseWeights>, spec: &LoraSpec) -> Lora {
-        let weights = weights.into().in_bits(base.layout(), spec.base_bits);
+        let weights = weights.into().in_bits(base.held_layout(), spec.base_bits);
         let layout = Arc::new(lora_layout(base.layout(), spec));
         let (places, scale) = (adapter_places(base.layout(), spec), spec.scale() as f32);
         Lora { base, layout, frozen: Arc::new(Frozen { weights, places, scale, uploaded: Mutex::default() }) }

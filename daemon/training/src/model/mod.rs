@@ -62,6 +62,11 @@ pub trait Model: Send + Sync {
     /// Which tensors it has, and where each lies in a flat vector.
     fn layout(&self) -> &Arc<ModelLayout>;
 
+    /// How many values lie behind those of the layout in its flat vectors: a copy of what another stage has.
+    fn copied(&self) -> usize {
+        0
+    }
+
     /// The parameters to begin with: the same bits on every machine.
     fn initial_parameters(&self, seed: u64) -> Vec<f32>;
 

@@ -40,6 +40,11 @@ impl StageSpec {
         self.embeds && self.layers.start > 0
     }
 
+    /// Whether it predicts with the table of an embedding that another stage has (a tied head): with a copy of it.
+    pub(crate) fn copies_table(&self, spec: &TransformerModel) -> bool {
+        spec.tied_head && self.predicts && !self.embeds
+    }
+
     /// The stages that begin at layer 0 and at each of `cuts`.
     ///
     /// # Panics

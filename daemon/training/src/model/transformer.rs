@@ -39,8 +39,8 @@ mod workspace;
 
 use composed::Composed;
 use host::{HostMemory, HostModel};
-pub(crate) use layout::stage_layout;
 pub use layout::transformer_layout;
+pub(crate) use layout::{held_layout, stage_layout};
 pub(crate) use network::Network;
 pub(crate) use passes::Passes;
 pub(crate) use weights::{Adapters, Weights};
@@ -55,6 +55,8 @@ pub(crate) fn initial_of_stage(spec: &TransformerModel, stage: &StageSpec, seed:
 pub struct Transformer {
     pub(super) stage: StageSpec,
     layout: Arc<ModelLayout>,
+    /// Of what it computes with: see [`held_layout`].
+    held: ModelLayout,
     network: Network,
     model: HostModel,
     passes: Passes<HostMemory>,
@@ -68,15 +70,14 @@ impl Transformer {
         Transformer::of_stage(spec, StageSpec::whole(spec))
     }
 
-    /// One stage of the model of `spec`.
-    ///
-    /// # Panics
-    /// When a stage predicts with the embedding's table (a tied head) and does not embed: the table has one owner.
+    /// One stage of the model of `spec`. Where it predicts with a copy of another stage's table, that lies in flat vectors behind
+    /// all that its layout has.
     pub(crate) fn of_stage(spec: &TransformerModel, stage: StageSpec) -> Transformer {
-        let layout = stage_layout(spec, &stage);
+        let held = held_layout(spec, &stage);
         Transformer {
-            network: Network::new(spec, &stage, &layout),
-            layout: Arc::new(layout),
+            network: Network::new(spec, &stage, &held),
+            layout: Arc::new(stage_layout(spec, &stage)),
+            held,
             stage,
             model: HostModel { spec: spec.clone(), rotary: RotaryTables::of(spec), precision: Precision::F32 },
             passes: Passes::new(false),
@@ -87,6 +88,11 @@ impl Transformer {
     /// Which part of the model it is.
     pub(crate) fn stage(&self) -> &StageSpec {
         &self.stage
+    }
+
+    /// Of what it computes with: its own tensors, and behind them a copy of another stage's.
+    pub(crate) fn held_layout(&self) -> &ModelLayout {
+        &self.held
     }
 
     /// Another one, to compute beside this one; `None` where activations are computed again.
@@ -174,6 +180,10 @@ impl Staged for Transformer {
 impl Model for Transformer {
     fn layout(&self) -> &Arc<ModelLayout> {
         &self.layout
+    }
+
+    fn copied(&self) -> usize {
+        self.held.parameters() - self.layout.parameters()
     }
 
     fn initial_parameters(&self, seed: u64) -> Vec<f32> {

@@ -7,6 +7,7 @@ use candle_core::Result;
 use super::Gpu;
 use super::linear::Linear;
 use super::memory::{GpuBuffer, GpuHeads, GpuMemory, GpuTokens, logit_rows_at_once};
+use crate::gpu::rows::add_rows;
 use crate::gpu::{
     Argument, Kind, Matrix, Memory, NORM_STRIP, STRIP, Span, bytes_of, bytes_of_mut, count, launch_for_each, of_kind,
     size,
@@ -164,13 +165,18 @@ impl Operations for Gpu<'_> {
     fn embed_backward(
         &mut self,
         table: &Range<usize>,
-        _is_tied: bool,
+        is_tied: bool,
         tokens: &GpuTokens,
         to_stream: &GpuBuffer,
     ) -> Result<()> {
         let Some(to_table) = self.gradient().of(table) else { return Ok(()) };
-        let spans = [to_stream.span(), tokens.inputs.span(), to_table].map(Argument::from);
-        self.model.device.launch("embed_backward", self.rows(), &[&spans[..], &[size(self.width())]].concat())
+        let (device, width) = (&*self.model.device, self.width());
+        if !is_tied {
+            return add_rows(device, to_stream.span(), (tokens.inputs.span(), self.rows()), to_table, width);
+        }
+        let vocabulary = self.model.spec.vocabulary as usize;
+        self.embedded.add(device, to_stream.span(), &self.batch.inputs, (vocabulary, width))?;
+        if self.gradient().is_last { self.embedded.add_to(device, to_table, width) } else { Ok(()) }
     }
 
     fn normalise(&self, scale: &Range<usize>, stream: &GpuBuffer, normalised: &mut GpuBuffer) -> Result<()> {

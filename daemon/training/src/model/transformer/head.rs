@@ -12,7 +12,7 @@ use super::workspace::{Pass, Work};
 /// Where the last norm and the head lie in the flat vector.
 pub(crate) struct Head {
     pub(super) norm: Range<usize>,
-    /// The embedding's table where the head is tied.
+    /// The embedding's table where the head is tied, or a copy of it.
     pub(super) weight: Projection,
 }
 

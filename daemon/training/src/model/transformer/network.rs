@@ -17,6 +17,8 @@ pub(crate) struct Network {
     pub(super) widths: Widths,
     /// Of a stage that embeds.
     pub(super) embedding: Option<Range<usize>>,
+    /// Whether the embedding's table is the head's as well, of this stage or another.
+    is_tied: bool,
     /// Whether other stages are between the embedding and the blocks.
     pub(super) is_parted: bool,
     pub(super) blocks: Vec<Block>,
@@ -31,6 +33,7 @@ impl Network {
         Network {
             widths: Widths { stream, queries, inner },
             embedding: layout.tensor("model.embed_tokens.weight").map(|tensor| tensor.range()),
+            is_tied: spec.tied_head,
             is_parted: stage.is_parted(),
             blocks: stage.layers.clone().map(|layer| Block::new(layout, spec, layer)).collect(),
             head: stage.predicts.then(|| Head::new(layout)),
@@ -97,7 +100,6 @@ impl Network {
         to_stream: &Buffer<O>,
     ) -> Result<()> {
         let Some(table) = &self.embedding else { return Ok(()) };
-        let is_tied = self.head.as_ref().is_some_and(|head| head.weight.weight == *table);
-        device.embed_backward(table, is_tied, tokens, to_stream)
+        device.embed_backward(table, self.is_tied, tokens, to_stream)
     }
 }

@@ -86,7 +86,8 @@ pub(crate) trait Operations {
     /// The rows of `table` that the tokens name.
     fn embed(&self, table: &Range<usize>, tokens: &Tokens<Self>, stream: &mut Buffer<Self>) -> Result<()>;
 
-    /// `is_tied`: whether the table is the head's as well, whose gradient of this batch has been written already.
+    /// `is_tied`: whether the table is the head's as well. The head's gradient of a batch is there before the last microbatch comes
+    /// here, with which the embedding's is added to it.
     fn embed_backward(
         &mut self,
         table: &Range<usize>,
