@@ -175,7 +175,7 @@ fn described(cut: &Cut, devices: &Devices) -> String {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::TransformerModel;
+    use murmur_protocol::manifest::{MlpModel, TransformerModel};
 
     use super::*;
 
@@ -208,12 +208,15 @@ mod tests {
         let line = cut.line.expect("a line");
         assert!(line.starts_with("split = pipeline: layers 0") && line.ends_with(" % busy expected"), "{line}");
         assert!(line.contains(" on cpu ("), "{line}");
+        let tied = manifest_of(TransformerModel { tied_head: true, ..TransformerModel::default() });
+        let cut = arranged(&tied, 2, Split::Pipeline).expect("the last stage has a copy of the table");
+        assert!(matches!(cut.arrangement, Arrangement::Pipeline(stages) if stages.len() == 2));
     }
 
     #[test]
     fn what_cannot_be_cut_or_is_too_large_is_refused_before_it_begins() {
-        let manifest = manifest_of(TransformerModel { tied_head: true, ..TransformerModel::default() });
-        let failure = arranged(&manifest, 2, Split::Pipeline).err().expect("one table has one owner");
+        let manifest = RunManifest { model: MlpModel::default().into(), ..RunManifest::default() };
+        let failure = arranged(&manifest, 2, Split::Pipeline).err().expect("it has no layers that are alike");
         assert!(failure.to_string().contains("cpu, cpu cannot share the model"), "{failure}");
         assert!(failure.remedy().contains("--split replicate"), "{}", failure.remedy());
         let (layers, width, feed_forward) = (128, 16_384, 65_536);

@@ -172,6 +172,7 @@ mod tests {
     fn the_copy_of_a_tied_table_is_counted_in_the_last_stage() {
         let tied = TransformerModel { tied_head: true, ..transformer_of(&manifest()).clone() };
         let (table, options) = (4 * u64::from(tied.vocabulary * tied.width), TrainingOptions::default());
+        let options = TrainingOptions { micro_batch: Some(2), ..options };
         for (kernels, precision) in
             [(Kernels::Fused, Precision::F32), (Kernels::Cuda, Precision::F32), (Kernels::Cuda, Precision::Bf16)]
         {

@@ -19,6 +19,7 @@ use crate::model::{Model as _, StageSpec, Transformer, build};
 use crate::ops::base_weights::BaseWeights;
 use crate::ops::gradient_check::{random_tokens, random_values};
 use crate::optimizer::Optimizer;
+use crate::replica::host::HostStage;
 use crate::replica::stage::Microbatch;
 use crate::replica::{HostReplica, InParts, Pipeline, Replica, Stage};
 
@@ -354,6 +355,46 @@ fn stages_on_gpus_train_with_the_bits_of_one_gpu() -> Result<()> {
     [spec, tied].iter().try_for_each(train_over_stages)
 }
 
+/// A tied table and its gradient go between unlike devices.
+#[test]
+fn a_tied_table_of_cpu_and_gpu_trains_as_on_the_cpu() -> Result<()> {
+    let spec = TransformerModel { tied_head: true, ..specs()[0].clone() };
+    let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
+    let on_host = |stage: StageSpec| {
+        let model = Transformer::of_stage(&spec, stage);
+        let parameters = model.initial_parameters(1);
+        HostReplica::new(Box::new(model), parameters, optimizer.clone(), 1)
+    };
+    for (device, gpu) in on_all_devices([0, 1]) {
+        let stages = StageSpec::cut(&spec, &[1]).into_iter().enumerate().map(|(number, stage)| {
+            let host = on_host(stage.clone());
+            if number != gpu {
+                return Ok(Box::new(HostStage::new(host, 1)?) as Box<dyn Stage>);
+            }
+            let trained = Trained { stage, layout: host.layout().clone(), base: None };
+            let (options, parameters) = (TrainingOptions::default(), host.parameters()?);
+            let replica = GpuReplica::new(device.clone(), &spec, trained, &parameters, optimizer.clone(), 1, &options)?;
+            Ok(Box::new(GpuStage::new(replica)) as Box<dyn Stage>)
+        });
+        let mut whole = on_host(StageSpec::whole(&spec));
+        let parts = InParts { micro_batch: 1, has_lanes: false, evaluated_at_once: 1 };
+        let of_whole = Optimizer::new(&optimizer, whole.layout());
+        let mut pipeline = Pipeline::new(stages.collect::<Result<Vec<_>>>()?, whole.layout().clone(), of_whole, parts)?;
+        for step in 0..3 {
+            let batch = batch(&spec, 3, step);
+            let losses = (pipeline.compute_gradient(&batch)?, whole.compute_gradient(&batch)?);
+            assert!((losses.0 - losses.1).abs() < 1e-5, "{losses:?}");
+            check_tensors(whole.layout(), &pipeline.gradient()?, &whole.gradient()?, 1e-4);
+            // As above: another sign of a gradient of nothing but rounding.
+            pipeline.set_gradient(&whole.gradient()?)?;
+            let norm = whole.gradient_norm()?;
+            pipeline.step(norm, 0.05)?;
+            whole.step(norm, 0.05)?;
+        }
+    }
+    Ok(())
+}
+
 fn train_over_stages(spec: &TransformerModel) -> Result<()> {
     let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
     let (f32, bf16) = (Precision::F32, Precision::Bf16);
@@ -379,9 +420,14 @@ fn train_over_stages(spec: &TransformerModel) -> Result<()> {
         let mut whole = replica(StageSpec::whole(spec))?;
         let stages = StageSpec::cut(spec, &[1, 2]).into_iter();
         let stages = stages.map(|stage| Ok(Box::new(GpuStage::new(replica(stage)?)) as Box<dyn Stage>));
+        let mut stages = stages.collect::<Result<Vec<_>>>()?;
+        // A batch that is given up leaves nothing.
+        let given_up = Microbatch { batch: batch(spec, 1, 9), lane: 0, is_first: true, is_last: false };
+        let stream = stages[0].forward(&given_up, None)?;
+        stages[0].backward(&given_up, stream, 0.1)?;
         let parts = InParts { micro_batch: 1, has_lanes: false, evaluated_at_once: 1 };
         let of_whole = Optimizer::new(&optimizer, whole.layout());
-        let mut pipeline = Pipeline::new(stages.collect::<Result<Vec<_>>>()?, whole.layout().clone(), of_whole, parts)?;
+        let mut pipeline = Pipeline::new(stages, whole.layout().clone(), of_whole, parts)?;
         for step in 0..3 {
             let batch = batch(spec, 4, step);
             assert_eq!(pipeline.compute_gradient(&batch)?, whole.compute_gradient(&batch)?, "{precision:?}");
