@@ -103,12 +103,10 @@ impl Engine {
         for StageOnDevice { stage, device } in stages {
             let model = Transformer::of_stage(transformer_of(manifest), stage.clone());
             let end = first + model.layout().parameters();
-            let weights = base.as_ref().map(|base| match model.copied() {
-                // All of what is trained is copied by the pipeline.
-                copied if copied > 0 && manifest.lora.is_on() => {
-                    base.part(first..end).followed_by(base.part(0..copied))
-                }
-                _ => base.part(first..end),
+            let weights = base.as_ref().map(|base| {
+                let own = base.part(first..end);
+                // Where a copied table is trained, the pipeline brings it.
+                if manifest.lora.is_on() { own.followed_by(base.part(0..model.copied())) } else { own }
             });
             first = end;
             let device = StageDevice::open(device)?;

@@ -11,7 +11,9 @@ use murmur_protocol::{Correction, ModelLayout};
 
 use super::check::check;
 use super::emulated::Emulated;
-use super::{Accelerator, Frozen, GpuReplica, GpuStage, Trained, activation_values, frozen_bytes, kernel_names};
+use super::{
+    Accelerator, Frozen, GpuReplica, GpuStage, Kind, SUM_BLOCKS, Trained, activation_values, frozen_bytes, kernel_names,
+};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::model::lora::Lora;
@@ -342,6 +344,29 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
             host.step(norm, 0.01)?;
             gpu.step(norm, 0.01)?;
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_copy_of_a_tied_table_has_parameters_and_a_gradient_and_no_moments() -> Result<()> {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let allocated = |tied_head| -> Result<usize> {
+            let Some(device) = Emulated::open() else { return Ok(0) };
+            let spec = TransformerModel { tied_head, ..specs()[0].clone() };
+            let last = StageSpec::cut(&spec, &[1]).remove(1);
+            let model = Transformer::of_stage(&spec, last.clone());
+            let trained = Trained { stage: last, layout: model.layout().clone(), base: None };
+            let (options, parameters) =
+                (TrainingOptions { precision, ..TrainingOptions::default() }, model.initial_parameters(1));
+            GpuReplica::new(device.clone(), &spec, trained, &parameters, OptimizerSpec::default(), 1, &options)?;
+            Ok(device.allocated())
+        };
+        let (untied, tied) = (allocated(false)?, allocated(true)?);
+        let table = (specs()[0].vocabulary * specs()[0].width) as usize * Kind::F32.size();
+        // And a place for the sums of one tensor more.
+        let sums = SUM_BLOCKS * Kind::F64.size();
+        assert!(untied == 0 || untied - tied == 2 * table + sums, "{untied} {tied} {table}");
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! One model over several devices: each holds a stage, and a batch goes through them in microbatches (pipeline parallelism).
-//! Where the head is the embedding's table, the last stage has a copy of it, which nobody else sees.
 //! Gradients, norms and parameters have the bits of a replica that holds the whole model and computes the same parts.
+//!
+//! Where the head is the embedding's table, the last stage has a copy of it that nobody else sees, as in Megatron-LM
+//! (`finalize_model_grads.py`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,8 +26,8 @@ pub(crate) struct Pipeline {
     /// At least one, in the order of the model.
     stages: Vec<Box<dyn Stage>>,
     layout: Arc<ModelLayout>,
-    /// Values of a tied table that is trained, of which the last stage predicts with a copy; else 0. Its gradient goes to the first
-    /// stage in every batch, and its values to the last one after every step.
+    /// Values of a tied table that is trained, of which the last stage has a copy; else 0. The copy's gradient goes to the first stage
+    /// in every batch, and the table to the last one after every step.
     copied: usize,
     /// Of the whole model; each stage has its own.
     optimizer: Optimizer,
