@@ -26,8 +26,8 @@ pub(crate) struct Pipeline {
     /// At least one, in the order of the model.
     stages: Vec<Box<dyn Stage>>,
     layout: Arc<ModelLayout>,
-    /// Values of a tied table that is trained, of which the last stage has a copy; else 0. The copy's gradient goes to the first stage
-    /// in every batch, and the table to the last one after every step.
+    /// Values of a tied table that is trained, of which the last stage has a copy; else 0. The copy's gradient goes to the first
+    /// stage in every batch, and the table to the last one after every step.
     copied: usize,
     /// Of the whole model; each stage has its own.
     optimizer: Optimizer,

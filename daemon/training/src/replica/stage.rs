@@ -39,8 +39,8 @@ pub(crate) trait Stage: Send + Sync {
     /// Adds up the gradients of so many lanes.
     fn end(&mut self, lanes: usize) -> Result<()>;
 
-    /// How many values it has of its own copy of a tied table that is trained: see [`crate::model::StageSpec::copies_table`]. They are
-    /// no part of its replica's vectors.
+    /// How many values its copy of a tied table has that is trained (`StageSpec::copies_table`); else 0. They are no part of its
+    /// replica's vectors.
     fn copied(&self) -> usize;
 
     /// Replaces that copy.
@@ -52,8 +52,8 @@ pub(crate) trait Stage: Send + Sync {
     /// Of the stage that embeds: the table, of so many values.
     fn table(&self, values: usize) -> Result<Cow<'_, [f32]>>;
 
-    /// Of the stage that embeds: replaces the gradient of the table in a lane, before its last microbatch comes back, with which the
-    /// embedding's own part is added.
+    /// Of the stage that embeds: replaces the gradient of the table in a lane, before its last microbatch comes back, with which
+    /// the embedding's own part is added.
     fn set_table_gradient(&mut self, lane: usize, values: &[f32]) -> Result<()>;
 
     /// A forward alone.
