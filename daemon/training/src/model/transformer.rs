@@ -24,10 +24,10 @@ use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
 use crate::ops::embedding::RowSums;
 use crate::ops::rotary::RotaryTables;
-use crate::ops::{attention, linear};
 
 mod block;
-pub(crate) mod composed;
+mod composed;
+mod decoder;
 mod head;
 mod host;
 mod layout;
@@ -38,7 +38,9 @@ mod weights;
 mod workspace;
 
 use composed::Composed;
-use host::{HostMemory, HostModel};
+pub(crate) use decoder::{Decoder, parts};
+pub(crate) use host::HostMemory;
+use host::HostModel;
 pub(crate) use layout::stage_layout;
 pub use layout::transformer_layout;
 pub(crate) use network::Network;
@@ -110,6 +112,24 @@ impl Transformer {
         // In memory of its own, where blocks take turns.
         let stream = Passes::new(true).evaluate(&self.network, &mut device, input)?;
         Ok(stream.map_or(Evaluated::Evaluation(device.evaluation), Evaluated::Stream))
+    }
+
+    /// Reads `tokens`, at least one and at most what the context has room for, and gives the logits of the one after them.
+    pub(crate) fn read(
+        &self,
+        weights: Weights<'_>,
+        tokens: &[u32],
+        decoder: &mut Decoder<HostMemory>,
+    ) -> Result<Vec<f32>> {
+        // On a thread of rayon's, or each small operation would wait for one.
+        rayon::scope(|_| {
+            let mut logits = Vec::new();
+            for part in parts(tokens) {
+                let device = self.model.on(weights, &part, rayon::current_num_threads())?;
+                logits = decoder.read(&self.network, &device.after(decoder.length()))?;
+            }
+            Ok(logits)
+        })
     }
 
     /// As [`Staged::forward`] with any weights.
@@ -184,11 +204,8 @@ impl Model for Transformer {
         let device = parameters.first().map_or(&Device::Cpu, Tensor::device);
         let HostModel { spec, rotary, precision } = &self.model;
         let weights = |name: &str| self.layout.position(name).map(|place| &parameters[place]);
-        let composed = Composed { spec, weights, dtype: precision.dtype(), multiply: linear::composed };
-        let attend =
-            |_, [query, key, value]: [Tensor; 3]| attention::composed(&query, &key, &value, spec.heads as usize);
-        let stream = composed.stream(&batch.tokens()?.to_tensor(device)?, rotary, attend)?;
-        composed.logits(&stream)?.reshape((batch.predictions(), ()))
+        let composed = Composed { spec, rotary, weights, dtype: precision.dtype() };
+        composed.logits(&batch.tokens()?.to_tensor(device)?)?.reshape((batch.predictions(), ()))
     }
 
     fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {

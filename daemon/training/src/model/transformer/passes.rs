@@ -76,7 +76,7 @@ impl<S: Storage> Passes<S> {
             (true, None) => panic!("a stage that does not embed reads a stream"),
         }
         let work = self.work.as_mut().expect("it has been prepared");
-        network.forward(device, &mut pass, work)?;
+        network.forward(device, &mut pass, work, &mut [])?;
         self.forward_time += begin.elapsed();
         Ok(pass)
     }
