@@ -7,7 +7,7 @@ use murmur_protocol::manifest::TransformerModel;
 
 use crate::data::{Batch, Window};
 use crate::gpu::{self, GpuReader};
-use crate::model::transformer::{Decoder, Weights};
+use crate::model::transformer::Decoder;
 use crate::model::{Evaluation, Model, Transformer};
 use choice::Chooser;
 pub use choice::Sampling;
@@ -91,7 +91,7 @@ impl LanguageModel {
             Parameters::Gpu(reader) => Box::new(reader.begin()?),
             Parameters::Host(parameters) => {
                 let mut decoder = Decoder::new(self.context);
-                Box::new(move |tokens| self.model.read(Weights::of_trained(parameters), tokens, &mut decoder))
+                Box::new(move |tokens| self.model.read(parameters, tokens, &mut decoder))
             }
         })
     }

@@ -16,8 +16,7 @@ use super::{
 };
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
-use crate::model::lora::Lora;
-use crate::model::transformer::{Decoder, Weights};
+use crate::model::transformer::Decoder;
 use crate::model::{Evaluation, Model as _, StageSpec, Transformer, build};
 use crate::ops::base_weights::BaseWeights;
 use crate::ops::gradient_check::{random_tokens, random_values};
@@ -322,7 +321,7 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
         let weights = base.initial_parameters(1);
         let of_gpu = in_bits(&weights, base.layout(), &lora);
         let frozen = Frozen::new(&*device, base.layout(), &of_gpu, &lora, precision.into())?;
-        let model = Lora::new(base, weights, &lora);
+        let model = base.with_adapters(weights, &lora);
         // Where B is zero, A has no gradient.
         let mut parameters = random_values(model.layout().parameters(), 4);
         parameters.iter_mut().for_each(|value| *value *= 0.2);
@@ -354,12 +353,12 @@ fn texts_are_read_as_on_the_cpu() -> Result<()> {
         let mut parameters = model.initial_parameters(1);
         let noise = random_values(parameters.len(), 5);
         parameters.iter_mut().zip(noise).for_each(|(value, noise)| *value += 0.02 * noise);
-        let (text, weights) = (random_tokens(150, spec.vocabulary, 3), Weights::of_trained(&parameters));
+        let text = random_tokens(150, spec.vocabulary, 3);
         let reader = GpuReader::new(device, &spec, &parameters)?;
         let (mut of_gpu, mut decoder, mut read) = (reader.begin()?, Decoder::new(150), 0);
         for end in [5, 6, 140, 141, 150] {
             let found = of_gpu(&text[read..end])?;
-            let expected = model.read(weights, &text[read..end], &mut decoder)?;
+            let expected = model.read(&parameters, &text[read..end], &mut decoder)?;
             let pairs = found.iter().zip(&expected);
             let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
             assert!(found.len() == expected.len() && error < 1e-5, "{spec:?} {end}: {error}");

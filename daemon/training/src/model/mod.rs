@@ -5,7 +5,6 @@
 //! a file here with [`Model`]'s first three methods (the others have defaults, by candle's autograd) and a line in
 //! [`build`].
 
-pub(crate) mod adapter_places;
 pub mod cnn;
 pub(crate) mod hidden;
 pub mod initial;
@@ -146,7 +145,7 @@ pub(crate) fn begin(
 ) -> Option<(Box<dyn Model>, Vec<f32>)> {
     let (model, base): (Box<dyn Model>, _) = match (manifest.lora.is_on(), &manifest.model) {
         (true, ModelSpec::Transformer(spec)) => {
-            (Box::new(lora::Lora::new(Transformer::new(spec), base?, &manifest.lora)), None)
+            (Box::new(Transformer::new(spec).with_adapters(base?, &manifest.lora)), None)
         }
         (true, _) => return None,
         (false, spec) => (build(spec), base),

@@ -6,9 +6,10 @@ use candle_core::Result;
 use murmur_protocol::manifest::TransformerModel;
 
 use super::operations::{HeadWeights, Operations, Projection, Storage, attention_of};
-use super::weights::{Gradient, LowRank, Weights};
+use super::weights::{Gradient, Weights};
 use crate::data::TokenBatch;
 use crate::engine::options::Precision;
+use crate::model::lora::LowRank;
 use crate::model::{Evaluation, Task, Write};
 use crate::ops::attention::Attention;
 use crate::ops::embedding::RowSums;

@@ -6,9 +6,7 @@ use murmur_protocol::manifest::{AttentionBias, LORA_TARGETS, LoraSpec, ModelSpec
 use super::workspace::{Pass, Work};
 use super::*;
 use crate::model::Write;
-use crate::model::lora::{adapter_places, lora_layout};
 use crate::model::{gradients_by_autograd, parameter_count, tensors_of};
-use crate::ops::base_weights::BaseWeights;
 use crate::ops::gradient_check::{random_tokens, random_values};
 
 /// The built-in kind, and those with everything else.
@@ -133,10 +131,10 @@ fn evaluation_agrees_with_the_composed_model() -> Result<()> {
 }
 
 /// The logits after a text that goes through the forward at once, as in training.
-fn logits_of_forward(model: &Transformer, weights: Weights<'_>, text: &[u32]) -> Result<Vec<f32>> {
+fn logits_of_forward(model: &Transformer, parameters: &[f32], text: &[u32]) -> Result<Vec<f32>> {
     let (network, head) = (&model.network, model.network.head.as_ref().expect("a whole model"));
     let batch = TokenBatch { inputs: text.to_vec(), targets: text.to_vec(), sequences: 1 };
-    let device = model.model.on(weights, &batch, 2)?;
+    let device = model.model.on(model.weights(parameters), &batch, 2)?;
     let mut pass = Pass::new(&device, network.widths, (network.blocks.len(), 0), false)?;
     let mut work = Work::new(&device, network.widths, true, (None, false))?;
     network.forward(&device, &mut pass, &mut work, &mut [])?;
@@ -144,13 +142,13 @@ fn logits_of_forward(model: &Transformer, weights: Weights<'_>, text: &[u32]) ->
 }
 
 /// Compares each prefix of a text that is read in parts which end here.
-fn compare_reading(model: &Transformer, weights: Weights<'_>, ends: impl Iterator<Item = usize>) -> Result<()> {
+fn compare_reading(model: &Transformer, parameters: &[f32], ends: impl Iterator<Item = usize>) -> Result<()> {
     let spec = &model.model.spec;
     let text = random_tokens(spec.context as usize, spec.vocabulary, 3);
     let (mut decoder, mut read) = (Decoder::new(text.len()), 0);
     for end in ends {
-        let found = model.read(weights, &text[read..end], &mut decoder)?;
-        let expected = logits_of_forward(model, weights, &text[..end])?;
+        let found = model.read(parameters, &text[read..end], &mut decoder)?;
+        let expected = logits_of_forward(model, parameters, &text[..end])?;
         let pairs = found.iter().zip(&expected);
         let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
         let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
@@ -159,7 +157,7 @@ fn compare_reading(model: &Transformer, weights: Weights<'_>, ends: impl Iterato
         assert!(error < 1e-5 * largest.max(1.0), "{spec:?} {end}: {error} of {largest}");
         read = end;
     }
-    assert!(model.read(weights, &text[..1], &mut decoder).is_err() || read < text.len(), "more than the context");
+    assert!(model.read(parameters, &text[..1], &mut decoder).is_err() || read < text.len(), "more than the context");
     Ok(())
 }
 
@@ -168,11 +166,11 @@ fn a_text_read_in_parts_has_the_logits_of_the_forward_in_training() -> Result<()
     for spec in specs() {
         let model = Transformer::new(&spec);
         let parameters = parameters_of(&model);
-        compare_reading(&model, Weights::of_trained(&parameters), 1..=spec.context as usize)?;
-        compare_reading(&model, Weights::of_trained(&parameters), [5, 6, 7, 12].into_iter())?;
+        compare_reading(&model, &parameters, 1..=spec.context as usize)?;
+        compare_reading(&model, &parameters, [5, 6, 7, 12].into_iter())?;
         // Longer than what is read at once.
         let long = Transformer::new(&TransformerModel { context: 300, ..spec });
-        compare_reading(&long, Weights::of_trained(&parameters), [200, 201, 300].into_iter())?;
+        compare_reading(&long, &parameters, [200, 201, 300].into_iter())?;
     }
     Ok(())
 }
@@ -182,11 +180,10 @@ fn adapters_beside_a_base_in_8_bits_read_as_they_train() -> Result<()> {
     for spec in specs() {
         let model = Transformer::new(&spec);
         let lora = LoraSpec { rank: 3, targets: LORA_TARGETS.map(str::to_owned).to_vec(), ..LoraSpec::default() };
-        let (places, count) = (adapter_places(model.layout(), &lora), lora_layout(model.layout(), &lora).parameters());
-        let base = BaseWeights::from(parameters_of(&model)).in_bits(model.layout(), 8);
-        let values = random_values(count, 5).into_iter().map(|value| 0.2 * value).collect::<Vec<_>>();
-        let adapters = Adapters { places: &places, scale: 2.0, values: &values };
-        compare_reading(&model, Weights::adapted(&base, adapters), 1..=spec.context as usize)?;
+        let base = parameters_of(&model);
+        let model = model.with_adapters(base, &LoraSpec { base_bits: 8, ..lora });
+        let adapters = random_values(model.layout().parameters(), 5).into_iter().map(|value| 0.2 * value);
+        compare_reading(&model, &adapters.collect::<Vec<_>>(), 1..=spec.context as usize)?;
     }
     Ok(())
 }

@@ -6,7 +6,6 @@ use murmur_protocol::manifest::{LoraSpec, OptimizerKind, OptimizerSpec, Transfor
 
 use super::*;
 use crate::data::TokenBatch;
-use crate::model::lora::Lora;
 use crate::model::stage::{BackwardOutput, StageSpec};
 use crate::model::{Model, Transformer};
 use crate::ops::gradient_check::random_tokens;
@@ -48,7 +47,7 @@ fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
         let lora =
             LoraSpec { rank: 2, targets: vec!["q_proj".to_owned(), "up_proj".to_owned()], ..LoraSpec::default() };
         let weights = base.initial_parameters(1);
-        Box::new(Lora::new(base, weights, &lora))
+        Box::new(base.with_adapters(weights, &lora))
     } else {
         Box::new(base)
     };
