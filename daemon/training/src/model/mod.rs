@@ -15,7 +15,6 @@ pub(crate) mod stage;
 pub mod transformer;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use murmur_protocol::manifest::ModelSpec;
@@ -89,11 +88,6 @@ pub trait Model: Send + Sync {
 
     /// The same model as one stage of several; `None` for one that is not cut.
     fn staged(&mut self) -> Option<&mut dyn Staged> {
-        None
-    }
-
-    /// How long the forwards of all gradients so far took, where it keeps count.
-    fn forward_time(&self) -> Option<Duration> {
         None
     }
 

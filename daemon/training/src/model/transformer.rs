@@ -11,7 +11,6 @@
 //! has it once more in candle's operations: what the others are checked against, and for other GPUs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::{Device, Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
@@ -212,10 +211,6 @@ impl Model for Transformer {
 
     fn staged(&mut self) -> Option<&mut dyn Staged> {
         Some(self)
-    }
-
-    fn forward_time(&self) -> Option<Duration> {
-        Some(self.passes.forward_time())
     }
 
     fn set_recompute(&mut self, recompute: bool) {
