@@ -15,6 +15,7 @@ mod cuda;
 pub(crate) mod emulated;
 mod muon;
 mod product;
+mod reader;
 mod replica;
 mod rows;
 mod transformer;
@@ -38,6 +39,7 @@ use crate::replica::Transfer;
 
 pub(crate) use adapters::{Frozen, frozen_bytes};
 pub(crate) use product::{Matrix, Product};
+pub(crate) use reader::GpuReader;
 pub(crate) use replica::{GpuReplica, GpuStage, Trained};
 pub(crate) use transformer::activation_values;
 

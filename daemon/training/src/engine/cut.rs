@@ -8,7 +8,7 @@ use murmur_protocol::{ModelLayout, RunManifest};
 use super::{Engine, TrainingError, TrainingOptions, check_length};
 use crate::data::Corpus;
 use crate::gpu::{self, Accelerator, Frozen, GpuReplica, GpuStage, Trained};
-use crate::model::lora::{Lora, initial_adapters, lora_layout};
+use crate::model::lora::{initial_adapters, lora_layout};
 use crate::model::{self, Model, StageSpec, Transformer, transformer_of};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
@@ -145,20 +145,20 @@ fn on_host(
     threads: usize,
     options: &TrainingOptions,
 ) -> Result<Box<dyn Stage>, TrainingError> {
-    let begin = |model: &dyn Model| match options.weightless {
+    let begin = |model: &Transformer| match options.weightless {
         true => vec![0.0; model.layout().parameters()],
         false => model.initial_parameters(manifest.run.seed),
     };
-    let (mut model, base): (Box<dyn Model>, _) = if manifest.lora.is_on() {
-        (Box::new(Lora::new(model, base.ok_or(TrainingError::BaseMissing)?, &manifest.lora)), None)
+    let (mut model, base) = if manifest.lora.is_on() {
+        (model.with_adapters(base.ok_or(TrainingError::BaseMissing)?, &manifest.lora), None)
     } else {
-        (Box::new(model), base)
+        (model, base)
     };
     model.set_recompute(options.recompute);
     model.set_precision(options.precision);
-    let parameters = base.map_or_else(|| begin(&*model), BaseWeights::into_exact);
+    let parameters = base.map_or_else(|| begin(&model), BaseWeights::into_exact);
     let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
-    let replica = HostReplica::new(model, parameters, manifest.optimizer.clone(), micro_batch);
+    let replica = HostReplica::new(Box::new(model), parameters, manifest.optimizer.clone(), micro_batch);
     Ok(Box::new(HostStage::new(replica.with_moments(options.moments_in_8_bits), threads)?))
 }
 

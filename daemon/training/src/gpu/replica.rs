@@ -15,7 +15,7 @@ use super::muon::{MuonMemory, Vectors};
 use super::transformer::GpuTransformer;
 use super::weights::{Gradient, WeightMemory, Weights};
 use super::{AT_ONCE, Accelerator, Argument, Frozen, Kind, Memory, SUM_BLOCKS, Span};
-use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum, sums};
+use super::{bytes_of, bytes_of_mut, count, launch_for_each, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
 use crate::model::transformer::held_layout;
@@ -130,14 +130,6 @@ impl GpuReplica {
         0..self.layout.parameters()
     }
 
-    /// Of what the transformer has left of so many predictions.
-    fn evaluation(&self, predictions: usize) -> Result<Evaluation> {
-        let total = |values| sum(&*self.device, "sum_values", values, self.sums.span());
-        let loss_sum = total(self.model.losses(predictions))?;
-        let correct = total(self.model.hits(predictions))? as usize;
-        Ok(Evaluation { loss_sum, predictions, correct })
-    }
-
     fn download(&self, from: Span) -> Result<Vec<f32>> {
         let mut values = vec![0.0_f32; from.values];
         self.device.download(from, bytes_of_mut(&mut values))?;
@@ -166,7 +158,7 @@ impl Replica for GpuReplica {
             let gradient = self.added_to(parts.peek().is_none());
             self.model.forward(&weights, part.tokens()?, None)?;
             self.model.backward(&weights, part.tokens()?, None, share, gradient)?;
-            loss += sum(&*self.device, "sum_values", self.model.losses(part.predictions()), self.sums.span())?;
+            loss += self.model.loss_sum(part.predictions(), self.sums.span())?;
         }
         Ok(loss / batch.predictions() as f64)
     }
@@ -234,7 +226,7 @@ impl Replica for GpuReplica {
         let (weights, mut evaluation) = (self.weights(), Evaluation::default());
         for part in parts(batch, self.micro_batch) {
             self.model.evaluate(&weights, part.tokens()?, None)?;
-            evaluation = evaluation.with(self.evaluation(part.predictions())?);
+            evaluation = evaluation.with(self.model.evaluation(part.predictions(), self.sums.span())?);
         }
         Ok(evaluation)
     }

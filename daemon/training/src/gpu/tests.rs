@@ -12,12 +12,13 @@ use murmur_protocol::{Correction, ModelLayout};
 use super::check::check;
 use super::emulated::Emulated;
 use super::{
-    Accelerator, Frozen, GpuReplica, GpuStage, Kind, SUM_BLOCKS, Trained, activation_values, frozen_bytes, kernel_names,
+    Accelerator, Frozen, GpuReader, GpuReplica, GpuStage, Kind, SUM_BLOCKS, Trained, activation_values, frozen_bytes,
+    kernel_names,
 };
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
-use crate::model::lora::Lora;
-use crate::model::{Model as _, StageSpec, Transformer, build};
+use crate::model::transformer::Decoder;
+use crate::model::{Evaluation, Model as _, StageSpec, Transformer, build};
 use crate::ops::base_weights::BaseWeights;
 use crate::ops::gradient_check::{random_tokens, random_values};
 use crate::optimizer::Optimizer;
@@ -325,7 +326,7 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
         let weights = base.initial_parameters(1);
         let of_gpu = in_bits(&weights, base.layout(), &lora);
         let frozen = Frozen::new(&*device, base.layout(), &of_gpu, &lora, precision.into())?;
-        let model = Lora::new(base, weights, &lora);
+        let model = base.with_adapters(weights, &lora);
         // Where B is zero, A has no gradient.
         let mut parameters = random_values(model.layout().parameters(), 4);
         parameters.iter_mut().for_each(|value| *value *= 0.2);
@@ -367,6 +368,38 @@ fn the_copy_of_a_tied_table_has_parameters_and_a_gradient_and_no_moments() -> Re
         // And a place for the sums of one tensor more.
         let sums = SUM_BLOCKS * Kind::F64.size();
         assert!(untied == 0 || untied - tied == 2 * table + sums, "{untied} {tied} {table}");
+    }
+    Ok(())
+}
+
+#[test]
+fn texts_are_read_as_on_the_cpu() -> Result<()> {
+    for (device, spec) in on_all_devices(specs()) {
+        // Longer than what is read at once.
+        let spec = TransformerModel { context: 150, ..spec };
+        let model = Transformer::new(&spec);
+        let mut parameters = model.initial_parameters(1);
+        let noise = random_values(parameters.len(), 5);
+        parameters.iter_mut().zip(noise).for_each(|(value, noise)| *value += 0.02 * noise);
+        let text = random_tokens(150, spec.vocabulary, 3);
+        let reader = GpuReader::new(device, &spec, &parameters)?;
+        let (mut of_gpu, mut decoder, mut read) = (reader.begin()?, Decoder::new(150), 0);
+        for end in [5, 6, 140, 141, 150] {
+            let found = of_gpu(&text[read..end])?;
+            let expected = model.read(&parameters, &text[read..end], &mut decoder)?;
+            let pairs = found.iter().zip(&expected);
+            let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
+            assert!(found.len() == expected.len() && error < 1e-5, "{spec:?} {end}: {error}");
+            read = end;
+        }
+        assert!(of_gpu(&text[..1]).is_err(), "more than the context");
+        let batches = [batch(&spec, 1, 1), batch(&spec, 2, 5)];
+        let found = reader.evaluate(batches.iter().cloned())?;
+        let expected = batches.iter().try_fold(Evaluation::default(), |sum, batch| {
+            Ok::<_, candle_core::Error>(sum.with(model.evaluate(&parameters, batch)?))
+        })?;
+        assert!((found.loss() - expected.loss()).abs() < 1e-5, "{found:?} {expected:?}");
+        assert_eq!((found.predictions, found.correct), (expected.predictions, expected.correct));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use candle_core::Result;
 use super::adapters::{Frozen, Held};
 use super::coded::Coded;
 use super::{Accelerator, Kind, Matrix, Memory, Span, bytes_of, count, launch_for_each};
-use crate::model::adapter_places::AdapterPlaces;
+use crate::model::lora::AdapterPlaces;
 
 /// What a transformer computes with: trained weights, or a frozen base with adapters beside it. Places are those of the model's
 /// layout.

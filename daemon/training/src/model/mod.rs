@@ -5,7 +5,6 @@
 //! a file here with [`Model`]'s first three methods (the others have defaults, by candle's autograd) and a line in
 //! [`build`].
 
-pub(crate) mod adapter_places;
 pub mod cnn;
 pub(crate) mod hidden;
 pub mod initial;
@@ -16,7 +15,6 @@ pub(crate) mod stage;
 pub mod transformer;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use murmur_protocol::manifest::ModelSpec;
@@ -98,11 +96,6 @@ pub trait Model: Send + Sync {
         None
     }
 
-    /// How long the forwards of all gradients so far took, where it keeps count.
-    fn forward_time(&self) -> Option<Duration> {
-        None
-    }
-
     /// Whether to compute activations again in the backward instead of keeping them. Ignored by models that cannot.
     fn set_recompute(&mut self, _recompute: bool) {}
 
@@ -151,7 +144,7 @@ pub(crate) fn begin(
 ) -> Option<(Box<dyn Model>, Vec<f32>)> {
     let (model, base): (Box<dyn Model>, _) = match (manifest.lora.is_on(), &manifest.model) {
         (true, ModelSpec::Transformer(spec)) => {
-            (Box::new(lora::Lora::new(Transformer::new(spec), base?, &manifest.lora)), None)
+            (Box::new(Transformer::new(spec).with_adapters(base?, &manifest.lora)), None)
         }
         (true, _) => return None,
         (false, spec) => (build(spec), base),

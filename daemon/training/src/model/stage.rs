@@ -126,7 +126,7 @@ pub trait Staged: Send + Sync {
     ///
     /// # Errors
     /// When the batch does not fit the model.
-    fn evaluate_stage(&mut self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated>;
+    fn evaluate_stage(&self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated>;
 }
 
 #[cfg(test)]

@@ -5,14 +5,13 @@ mod stage;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::OptimizerSpec;
 use rayon::prelude::*;
 
-use super::{Replica, parts, time_evaluation};
+use super::{Replica, parts};
 use crate::data::Batch;
 use crate::model::{Evaluation, Model, Task, Write};
 use crate::optimizer::{Moments, Optimizer, TASK_VALUES};
@@ -174,13 +173,6 @@ impl Replica for HostReplica {
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         self.model.evaluate(&self.parameters, batch)
-    }
-
-    fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
-        let Some(before) = self.model.forward_time() else { return time_evaluation(self, batch) };
-        self.compute_gradient(batch)?;
-        // The first lane's, beside which the other went.
-        Ok(self.model.forward_time().unwrap_or_default() - before)
     }
 
     fn optimizer(&self) -> &Optimizer {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use candle_core::Result;
 
-use super::{GpuReplica, Replica, bytes_of, sum};
+use super::{GpuReplica, Replica, bytes_of};
 use crate::data::Batch;
 use crate::model::stage::{BackwardOutput, Evaluated};
 use crate::replica::stage::{Microbatch, Stage};
@@ -46,9 +46,9 @@ impl Stage for GpuStage {
         let (batch, predicts) = (microbatch.batch.tokens()?, to_output.is_none());
         let (weights, gradient) = (self.replica.weights(), self.replica.added_to(microbatch.is_last));
         let to_input = self.replica.model.backward(&weights, batch, to_output, share, gradient)?;
-        let GpuReplica { model, device, sums, .. } = &self.replica;
-        let losses = || sum(&**device, "sum_values", model.losses(microbatch.batch.predictions()), sums.span());
-        Ok(BackwardOutput { loss: if predicts { losses()? } else { 0.0 }, to_input })
+        let GpuReplica { model, sums, .. } = &self.replica;
+        let loss = || model.loss_sum(microbatch.batch.predictions(), sums.span());
+        Ok(BackwardOutput { loss: if predicts { loss()? } else { 0.0 }, to_input })
     }
 
     fn end(&mut self, lanes: usize) -> Result<()> {
@@ -84,7 +84,10 @@ impl Stage for GpuStage {
         let weights = self.replica.weights();
         match self.replica.model.evaluate(&weights, batch.tokens()?, input)? {
             Some(stream) => Ok(Evaluated::Stream(stream)),
-            None => Ok(Evaluated::Evaluation(self.replica.evaluation(batch.predictions())?)),
+            None => {
+                let GpuReplica { model, sums, .. } = &self.replica;
+                Ok(Evaluated::Evaluation(model.evaluation(batch.predictions(), sums.span())?))
+            }
         }
     }
 }

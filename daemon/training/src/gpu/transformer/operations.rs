@@ -6,7 +6,7 @@ use candle_core::Result;
 
 use super::Gpu;
 use super::linear::Linear;
-use super::memory::{GpuBuffer, GpuHeads, GpuMemory, GpuTokens, logit_rows_at_once};
+use super::memory::{GpuBuffer, GpuCache, GpuHeads, GpuMemory, GpuTokens, logit_rows_at_once};
 use crate::gpu::rows::add_rows;
 use crate::gpu::{
     Argument, Kind, Matrix, Memory, NORM_STRIP, STRIP, Span, bytes_of, bytes_of_mut, count, launch_for_each, of_kind,
@@ -120,6 +120,13 @@ impl Operations for Gpu<'_> {
 
     fn new_heads(&self, is_kept: bool) -> Result<GpuHeads> {
         GpuHeads::new(self.model, &self.attention, is_kept)
+    }
+
+    fn new_cache(&self) -> Result<GpuCache> {
+        let rows = || {
+            self.model.device.allocate(self.model.kind, self.model.spec.context as usize * self.attention.key_width())
+        };
+        Ok(GpuCache { key: rows()?, value: rows()? })
     }
 
     fn new_tokens(&self) -> Result<GpuTokens> {
@@ -284,8 +291,11 @@ impl Operations for Gpu<'_> {
         self.move_turned(heads, weights.has_rope, turn == Turn::Backwards)
     }
 
-    fn attend(&self, heads: &mut GpuHeads, attended: &mut GpuBuffer) -> Result<()> {
-        self.attend_to(heads, attended.span())
+    fn attend(&self, heads: &mut GpuHeads, cache: Option<&mut GpuCache>, attended: &mut GpuBuffer) -> Result<()> {
+        match cache {
+            None => self.attend_to(heads, attended.span()),
+            Some(cache) => self.attend_after(heads, cache, attended.span()),
+        }
     }
 
     fn attend_backward(
@@ -330,6 +340,12 @@ impl Operations for Gpu<'_> {
         logits: &mut GpuBuffer,
     ) -> Result<()> {
         self.linear(self.linear_of_rows(head, rows, normalised.span(), logits.span()))
+    }
+
+    fn read_logits(&self, logits: &GpuBuffer) -> Result<Vec<f32>> {
+        let mut values = vec![0.0_f32; self.model.spec.vocabulary as usize];
+        self.model.device.download(logits.span(), bytes_of_mut(&mut values))?;
+        Ok(values)
     }
 
     fn cross_entropy(

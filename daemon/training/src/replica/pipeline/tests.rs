@@ -6,7 +6,6 @@ use murmur_protocol::manifest::{LoraSpec, OptimizerKind, OptimizerSpec, Transfor
 
 use super::*;
 use crate::data::TokenBatch;
-use crate::model::lora::Lora;
 use crate::model::stage::{BackwardOutput, StageSpec};
 use crate::model::{Model, Transformer};
 use crate::ops::gradient_check::random_tokens;
@@ -51,7 +50,7 @@ fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
         let lora = LoraSpec { rank: 2, targets, base_bits, ..LoraSpec::default() };
         let mut weights = base.initial_parameters(1);
         weights.extend(&Transformer::new(&spec(true)).initial_parameters(1)[..base.copied()]);
-        Box::new(Lora::new(base, weights, &lora))
+        Box::new(base.with_adapters(weights, &lora))
     } else {
         Box::new(base)
     };
