@@ -23,7 +23,7 @@ use crate::replica::stage::Microbatch;
 use crate::replica::{HostReplica, InParts, Pipeline, Replica, Stage};
 
 /// An emulated GPU, and in a build for GPUs a real one where there is one.
-fn devices() -> Vec<Arc<dyn Accelerator>> {
+pub(crate) fn devices() -> Vec<Arc<dyn Accelerator>> {
     let emulated = Emulated::open().map(|device| device as Arc<dyn Accelerator>);
     emulated.into_iter().chain(real()).collect()
 }
@@ -45,7 +45,7 @@ pub(crate) fn real() -> Option<Arc<dyn Accelerator>> {
 }
 
 /// The built-in kind, one with everything else of Llama's, one wider than a block has threads, and two of other families.
-fn specs() -> [TransformerModel; 5] {
+pub(crate) fn specs() -> [TransformerModel; 5] {
     let plain =
         TransformerModel { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() };
     let other = TransformerModel { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
@@ -88,7 +88,7 @@ fn in_bits(weights: &[f32], layout: &ModelLayout, lora: &LoraSpec) -> BaseWeight
     BaseWeights::from(weights.to_vec()).in_bits(layout, lora.base_bits)
 }
 
-fn batch(spec: &TransformerModel, sequences: usize, seed: u64) -> Batch {
+pub(crate) fn batch(spec: &TransformerModel, sequences: usize, seed: u64) -> Batch {
     let tokens = |seed| random_tokens(sequences * spec.context as usize, spec.vocabulary, seed);
     Batch::Tokens(TokenBatch { inputs: tokens(seed), targets: tokens(seed + 1), sequences })
 }

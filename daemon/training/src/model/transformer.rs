@@ -34,6 +34,7 @@ mod layout;
 mod network;
 pub(crate) mod operations;
 mod passes;
+mod turns;
 mod weights;
 mod workspace;
 
@@ -43,6 +44,7 @@ pub(crate) use layout::stage_layout;
 pub use layout::transformer_layout;
 pub(crate) use network::Network;
 pub(crate) use passes::Passes;
+pub(crate) use turns::{Turn, Turns};
 pub(crate) use weights::{Adapters, Weights};
 pub(crate) use workspace::{kept_blocks, row_values};
 

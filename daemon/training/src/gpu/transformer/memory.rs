@@ -133,8 +133,21 @@ impl Scratch {
         })
     }
 
-    /// Whether it does for a batch.
-    pub(super) fn fits(&self, sizes: &Attention) -> bool {
+    /// The one that is there, or a new one where it does not do for a batch.
+    pub(super) fn that_fits<'a>(
+        place: &'a mut Option<Scratch>,
+        model: &GpuModel,
+        sizes: &Attention,
+    ) -> Result<&'a Scratch> {
+        if !place.as_ref().is_some_and(|scratch| scratch.fits(sizes)) {
+            // First the old one goes.
+            *place = None;
+            *place = Some(Scratch::new(model, sizes)?);
+        }
+        Ok(place.as_ref().expect("it has just been made"))
+    }
+
+    fn fits(&self, sizes: &Attention) -> bool {
         self.rows >= sizes.rows() && self.length == sizes.length
     }
 }

@@ -29,6 +29,15 @@ impl Gpu<'_> {
         buffer.span().first(self.rows() * self.width())
     }
 
+    /// Fills a stream or its gradient.
+    pub(super) fn load_stream(&self, values: &[f32], stream: &GpuBuffer) -> Result<()> {
+        let exact = self.stream(stream);
+        self.model.device.upload(bytes_of(values), exact)?;
+        let Some(rounded) = &stream.rounded else { return Ok(()) };
+        let arguments = [exact.into(), rounded.span().into(), count(values.len())];
+        launch_for_each(&*self.model.device, "to_bf16", values.len(), &arguments)
+    }
+
     fn linear_of<'p>(&self, projection: &'p Projection, input: Span, output: Span) -> Linear<'p> {
         let (inputs, results) = (Matrix::new(input, projection.inputs), Matrix::new(output, projection.outputs));
         Linear { place: &projection.weight, rows: self.rows(), inputs, results }
@@ -136,11 +145,7 @@ impl Operations for Gpu<'_> {
     }
 
     fn take_over(&self, values: Vec<f32>, stream: &mut GpuBuffer) -> Result<()> {
-        let exact = self.stream(stream);
-        self.model.device.upload(bytes_of(&values), exact)?;
-        let Some(rounded) = &stream.rounded else { return Ok(()) };
-        let arguments = [exact.into(), rounded.span().into(), count(values.len())];
-        launch_for_each(&*self.model.device, "to_bf16", values.len(), &arguments)
+        self.load_stream(&values, stream)
     }
 
     fn give_away(&self, stream: &mut GpuBuffer) -> Result<Vec<f32>> {
