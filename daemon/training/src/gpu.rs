@@ -38,7 +38,7 @@ use crate::engine::options::Precision;
 use crate::replica::Transfer;
 
 pub(crate) use adapters::{Frozen, frozen_bytes};
-pub(crate) use offload::{Offloaded, device_values, one_block};
+pub(crate) use offload::{DeviceValues, Offloaded};
 pub(crate) use product::{Matrix, Product};
 pub(crate) use replica::{GpuReplica, GpuStage, Trained};
 pub(crate) use transformer::activation_values;
@@ -58,9 +58,9 @@ const STRIP: usize = if cfg!(test) { 16 } else { 256 };
 /// Rows of a block that goes back through a norm: `NORM_ROWS` of the kernels for each warp.
 const NORM_STRIP: usize = 4 * THREADS / 32;
 
-/// Transfers of a model that is offloaded that have page-locked memory at once: an exchange's copy and addition, weights that come and
-/// a gradient that goes.
-pub(crate) const BUFFERS_UNDER_WAY: usize = 4;
+/// Transfers that have page-locked memory at once: an exchange's copy and addition, and of a model that is offloaded weights that come,
+/// a gradient that goes, a stream that comes and one that goes.
+pub(crate) const BUFFERS_UNDER_WAY: usize = 6;
 
 /// Columns of a head that one thread sums where heads are normalised: `HEAD_COLUMNS` of the kernels.
 const HEAD_COLUMNS: usize = 4;

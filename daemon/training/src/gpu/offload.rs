@@ -4,14 +4,16 @@
 //!
 //! The order is by layers (Pudipeddi et al., arXiv 2002.05645): all microbatches of a batch go through a stage before the next
 //! one's weights come, forward, and then backward. So each weight travels twice a step, whatever the batch, and each gradient once.
-//! Streams between stages wait in the machine's memory; inside a block the backward computes activations again.
+//! Streams between stages wait in the machine's memory ([`streams`]); inside a block the backward computes activations again.
 //!
 //! Every sum over microbatches has the order of a replica that holds all ([`super::GpuReplica`]), squares are summed on the GPU while
 //! it has the gradient, and steps are taken there, a piece at a time: so the bits are that replica's. The processor's AdamW would
 //! save 28 of the 40 bytes that then travel for each parameter in a batch, but rounds differently where a GPU fuses
 //! multiplications with additions, and its Muon sums in another order.
 
+mod estimate;
 mod slots;
+mod streams;
 mod vectors;
 
 use std::borrow::Cow;
@@ -34,9 +36,10 @@ use crate::optimizer::{Moments, Optimizer, Rule};
 use crate::replica::{Replica, Transfer, parts};
 
 use slots::{Slots, slot_values, stages_of};
+use streams::{Arrivals, Leaving};
 use vectors::{Piece, Vectors, states_of};
 
-pub(crate) use slots::{device_values, one_block};
+pub(crate) use estimate::DeviceValues;
 
 pub(crate) struct Offloaded {
     device: Arc<dyn Accelerator>,
@@ -44,6 +47,7 @@ pub(crate) struct Offloaded {
     layout: Arc<ModelLayout>,
     vectors: Vectors,
     slots: Slots,
+    arrivals: Arrivals,
     /// Of one stage at a time.
     gradient: Memory,
     /// Of each tensor of the gradient kept.
@@ -84,6 +88,7 @@ impl Offloaded {
             model: GpuTurns::new(device.clone(), spec, &stages, kind)?,
             layout,
             slots: Slots::new(device.clone(), kind, values)?,
+            arrivals: Arrivals::default(),
             gradient: device.allocate(Kind::F32, lengths.iter().copied().max().unwrap_or(0))?,
             squares: vec![0.0; optimizer.tensors.len()],
             average_weight: 0.0,
@@ -103,18 +108,16 @@ impl Offloaded {
     }
 
     /// All microbatches through a stage that is not the head.
-    fn through(
-        &mut self,
-        stage: usize,
-        batches: &[&TokenBatch],
-        inputs: Option<&Vec<Vec<f32>>>,
-    ) -> Result<Vec<Vec<f32>>> {
+    fn through(&mut self, stage: usize, batches: &[&TokenBatch], mut inputs: Option<&mut Leaving>) -> Result<Leaving> {
         let weights = self.slots.load(stage, &self.vectors)?;
         self.slots.begin_beside(stage, stage + 1, &self.vectors)?;
-        let input = |number: usize| inputs.map(|inputs| &inputs[number][..]);
-        let forward =
-            |(number, batch): (usize, &&TokenBatch)| self.model.forward(stage, &weights, batch, input(number));
-        batches.iter().enumerate().map(forward).collect()
+        let Offloaded { device, model, arrivals, .. } = self;
+        let mut outputs = Leaving::default();
+        let input = |number| inputs.iter_mut().map(|inputs| inputs.values(number)).collect();
+        arrivals.each(&**device, batches.len(), input, |number, places| {
+            outputs.push(model.forward(stage, &weights, batches[number], places.first().copied())?)
+        })?;
+        Ok(outputs)
     }
 
     /// All microbatches back through a stage: from the gradients of its outputs to those of its inputs, of which the embedding has
@@ -123,32 +126,36 @@ impl Offloaded {
         &mut self,
         stage: usize,
         batches: &[&TokenBatch],
-        inputs: Option<&Vec<Vec<f32>>>,
-        to_outputs: &[Vec<f32>],
+        mut inputs: Option<Leaving>,
+        mut to_outputs: Option<Leaving>,
         share: f32,
-    ) -> Result<(Vec<Vec<f32>>, f64)> {
+    ) -> Result<(Leaving, f64)> {
         let weights = self.slots.load(stage, &self.vectors)?;
         if stage > 0 {
             self.slots.begin_beside(stage, stage - 1, &self.vectors)?;
         }
-        self.device.clear(self.gradient.span())?;
-        let gradient = Gradient::new(self.gradient.span(), false);
-        let (mut to_inputs, mut loss) = (Vec::new(), 0.0);
-        for (number, batch) in batches.iter().enumerate() {
-            let input = inputs.map(|inputs| &inputs[number][..]);
-            match input.filter(|_| stage == self.head()) {
-                Some(input) => {
-                    let to_input = self.model.backward_of_losses(stage, &weights, batch, input, (share, gradient))?;
-                    to_inputs.push(to_input);
-                    let losses = self.model.losses(batch.targets.len());
-                    loss += sum(&*self.device, "sum_values", losses, self.sums.span())?;
+        let (has_input, is_head) = (inputs.is_some(), to_outputs.is_none());
+        let Offloaded { device, model, arrivals, sums, gradient, .. } = self;
+        device.clear(gradient.span())?;
+        let gradient = Gradient::new(gradient.span(), false);
+        let (mut to_inputs, mut loss) = (Leaving::default(), 0.0);
+        let streams = |number| inputs.iter_mut().chain(&mut to_outputs).map(|of| of.values(number)).collect();
+        arrivals.each(&**device, batches.len(), streams, |number, places| {
+            let batch = batches[number];
+            let to_input = match places {
+                [input] if is_head => {
+                    let to_input = model.backward_of_losses(stage, &weights, batch, *input, (share, gradient))?;
+                    loss += sum(&**device, "sum_values", model.losses(batch.targets.len()), sums.span())?;
+                    Some(to_input)
                 }
-                None => {
-                    let to_output = (&to_outputs[number][..], gradient);
-                    to_inputs.extend(self.model.backward(stage, &weights, batch, input, to_output)?);
+                [others @ .., to_output] => {
+                    let input = others.first().filter(|_| has_input).copied();
+                    model.backward(stage, &weights, batch, input, (*to_output, gradient))?
                 }
-            }
-        }
+                [] => unreachable!("every stage reads something on the way back"),
+            };
+            to_input.map_or(Ok(()), |to_input| to_inputs.push(to_input))
+        })?;
         Ok((to_inputs, loss))
     }
 
@@ -207,16 +214,16 @@ impl Replica for Offloaded {
         let batches = microbatches.iter().map(Batch::tokens).collect::<Result<Vec<_>>>()?;
         let share = 1.0 / batch.predictions() as f32;
         // Of each stage but the embedding, the streams that it reads.
-        let mut inputs: Vec<Vec<Vec<f32>>> = Vec::new();
+        let mut inputs: Vec<Leaving> = Vec::new();
         for stage in 0..self.head() {
-            inputs.push(self.through(stage, &batches, inputs.last())?);
+            let outputs = self.through(stage, &batches, inputs.last_mut())?;
+            inputs.push(outputs);
         }
-        let (mut to_outputs, mut loss_sum) = (Vec::new(), 0.0);
+        let (mut to_outputs, mut loss_sum) = (None, 0.0);
         let mut leaving: Option<(usize, Transfer<Vec<f32>>)> = None;
         for stage in (0..=self.head()).rev() {
-            let of_stage = inputs.pop();
-            let (to_inputs, loss) = self.back_through(stage, &batches, of_stage.as_ref(), &to_outputs, share)?;
-            (to_outputs, loss_sum) = (to_inputs, loss_sum + loss);
+            let (to_inputs, loss) = self.back_through(stage, &batches, inputs.pop(), to_outputs.take(), share)?;
+            (to_outputs, loss_sum) = (Some(to_inputs), loss_sum + loss);
             self.sum_squares(stage)?;
             if let Some((before, gradient)) = leaving.take() {
                 self.vectors.set_gradient(before, gradient.wait()?);
@@ -287,18 +294,21 @@ impl Replica for Offloaded {
         let batches = microbatches.iter().map(Batch::tokens).collect::<Result<Vec<_>>>()?;
         let mut streams = self.through(0, &batches, None)?;
         for stage in 1..self.head() {
-            streams = self.through(stage, &batches, Some(&streams))?;
+            streams = self.through(stage, &batches, Some(&mut streams))?;
         }
         let (head, mut evaluation) = (self.head(), Evaluation::default());
         let weights = self.slots.load(head, &self.vectors)?;
-        for (batch, stream) in batches.iter().zip(&streams) {
-            self.model.evaluate(head, &weights, batch, stream)?;
-            let total = |values| sum(&*self.device, "sum_values", values, self.sums.span());
-            let predictions = batch.targets.len();
-            let loss_sum = total(self.model.losses(predictions))?;
-            let correct = total(self.model.hits(predictions))? as usize;
+        let Offloaded { device, model, arrivals, sums, .. } = self;
+        let input = |number| Ok(vec![streams.values(number)?]);
+        arrivals.each(&**device, batches.len(), input, |number, places| {
+            model.evaluate(head, &weights, batches[number], places[0])?;
+            let total = |values| sum(&**device, "sum_values", values, sums.span());
+            let predictions = batches[number].targets.len();
+            let loss_sum = total(model.losses(predictions))?;
+            let correct = total(model.hits(predictions))? as usize;
             evaluation = evaluation.with(Evaluation { loss_sum, predictions, correct });
-        }
+            Ok(())
+        })?;
         Ok(evaluation)
     }
 

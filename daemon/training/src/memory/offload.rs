@@ -4,10 +4,9 @@ use murmur_protocol::RunManifest;
 
 use super::{MemoryEstimate, VALUE};
 use crate::engine::options::TrainingOptions;
-use crate::gpu;
+use crate::gpu::{BUFFERS_UNDER_WAY, DeviceValues};
 use crate::model::{self, transformer_of};
 use crate::ops::Kernels;
-use crate::optimizer::Optimizer;
 
 /// Of both memories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,24 +25,21 @@ impl OffloadEstimate {
     pub fn of(manifest: &RunManifest, options: &TrainingOptions) -> OffloadEstimate {
         let (spec, layout) = (transformer_of(manifest), model::layout(&manifest.model));
         let options = &options.offloaded(manifest);
-        let kind = options.precision.into();
-        let (weights, gradients) = gpu::device_values(spec, &layout, &manifest.optimizer, kind);
         let batch = manifest.optimizer.batch_sequences as usize;
         let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda).min(batch);
-        let of_pass = (&gpu::one_block(), 1);
-        let activations = gpu::activation_values(spec, of_pass, at_once, options.precision, (true, 0));
-        let scratch = Optimizer::new(&manifest.optimizer, &layout).scratch_values(1);
+        let DeviceValues { weights, gradients, activations } =
+            DeviceValues::of(spec, &layout, &manifest.optimizer, (at_once, options.precision));
         let bytes = |values: usize| VALUE * values as u64;
         let of_gpu = MemoryEstimate {
             parameters: bytes(weights),
             gradient: bytes(gradients),
-            activations: bytes(activations + scratch),
+            activations: bytes(activations),
             ..MemoryEstimate::default()
         };
         // The stream that each stage but the first reads, and one gradient of a stream.
         let streams = batch * spec.context as usize * spec.width as usize * (spec.layers as usize + 2);
         // Page-locked, and what has arrived and takes the place of what was there.
-        let under_way = (gpu::BUFFERS_UNDER_WAY + 1) * gradients;
+        let under_way = (BUFFERS_UNDER_WAY + 1) * gradients / 2;
         let resident = MemoryEstimate::of(manifest, options, Kernels::Cuda, 1);
         let of_machine = MemoryEstimate {
             parameters: bytes(layout.parameters()),

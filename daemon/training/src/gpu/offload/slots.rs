@@ -4,19 +4,17 @@
 use std::sync::{Arc, Mutex};
 
 use candle_core::Result;
-use murmur_protocol::ModelLayout;
-use murmur_protocol::manifest::{OptimizerSpec, TransformerModel};
+use murmur_protocol::manifest::TransformerModel;
 
 use super::vectors::{Vectors, muon_values};
 use crate::gpu::weights::{WeightMemory, Weights};
 use crate::gpu::{Accelerator, Kind, Memory};
 use crate::model::StageSpec;
-use crate::model::transformer::stage_layout;
 use crate::optimizer::Optimizer;
 use crate::replica::Transfer;
 
 /// The stages of a model that is offloaded: embedding, each block, head.
-pub(crate) fn stages_of(spec: &TransformerModel) -> Vec<StageSpec> {
+pub(super) fn stages_of(spec: &TransformerModel) -> Vec<StageSpec> {
     let stage = |layers, embeds, predicts| StageSpec { layers, embeds, predicts };
     let blocks = (0..spec.layers).map(|layer| stage(layer..layer + 1, false, false));
     let (first, last) = (stage(0..0, true, false), stage(spec.layers..spec.layers, false, true));
@@ -35,28 +33,6 @@ pub(super) fn slot_values(lengths: &[usize], optimizer: &Optimizer) -> [usize; 2
         of_slot.map(|(_, length)| *length).max().unwrap_or(0).max(muon_values(optimizer))
     };
     [longest(0), longest(1)]
-}
-
-/// What the GPU holds beside activations, in values of four bytes: (weights in slots, the gradient of a stage). Of that there is a
-/// copy, which leaves while the next is computed; and of a piece that was stepped.
-pub(crate) fn device_values(
-    spec: &TransformerModel,
-    layout: &ModelLayout,
-    optimizer: &OptimizerSpec,
-    kind: Kind,
-) -> (usize, usize) {
-    let lengths: Vec<usize> = stages_of(spec).iter().map(|stage| stage_layout(spec, stage).parameters()).collect();
-    let optimizer = Optimizer::new(optimizer, layout);
-    let slots = slot_values(&lengths, &optimizer);
-    let weights: usize = slots.iter().sum();
-    let rounded = if kind == Kind::F32 { 0 } else { (weights * kind.size()).div_ceil(4) };
-    let gradient = lengths.into_iter().max().unwrap_or(0);
-    (weights + rounded, gradient + gradient.max(slots[0].min(slots[1])))
-}
-
-/// The stage whose activations are as large as any other's: the ends' buffers are there beside those of a block.
-pub(crate) fn one_block() -> StageSpec {
-    StageSpec { layers: 0..1, embeds: true, predicts: true }
 }
 
 struct Slot {

@@ -9,7 +9,7 @@ use super::*;
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::gpu::emulated::Emulated;
 use crate::gpu::tests::{batch, devices, specs};
-use crate::gpu::{Argument, GpuReplica, Product, Span, Trained, Write, activation_values};
+use crate::gpu::{Argument, GpuReplica, Product, Span, Trained, Write};
 use crate::model::{Model as _, Transformer};
 
 /// A norm that clips every step: one wrong bit of it would be in every parameter.
@@ -141,13 +141,8 @@ fn an_offloaded_model_takes_the_memory_that_is_estimated_whatever_its_layers() {
             let boxed = |device: &_| Ok(Box::new(offloaded(device, &spec, &by, way)?) as Box<dyn Replica>);
             let Some(peak) = peak_of(boxed, &spec) else { return };
             let layout = stage_layout(&spec, &StageSpec::whole(&spec));
-            let (weights, gradients) = device_values(&spec, &layout, &by, precision.into());
-            let activations = activation_values(&spec, (&one_block(), 1), 2, precision, (true, 0));
-            let muon = Optimizer::new(&by, &layout).scratch_values(1);
-            let estimate = 4 * (weights + gradients + activations + muon);
-            // Sums on their way to the host: of a few thousand bytes for each tensor of a stage.
-            let sums = 8 * SUM_BLOCKS * 9;
-            let peak = peak - sums;
+            let DeviceValues { weights, gradients, activations } = DeviceValues::of(&spec, &layout, &by, way);
+            let estimate = 4 * (weights + gradients + activations);
             assert!(peak <= estimate && 10 * peak > 8 * estimate, "{layers} layers: {peak} of {estimate}");
             let boxed = |device: &_| Ok(Box::new(resident(device, &spec, &by, way)?) as Box<dyn Replica>);
             let of_resident = peak_of(boxed, &spec).expect("there is an emulator");

@@ -155,7 +155,8 @@ impl Vectors {
         let all = self.stages.last().map_or(0, |stage| stage.end);
         move || {
             let mut parameters = Vec::with_capacity(all);
-            states.iter().for_each(|(length, state)| parameters.extend_from_slice(&state[..*length]));
+            // Each is let go at once: a step may have replaced it.
+            states.into_iter().for_each(|(length, state)| parameters.extend_from_slice(&state[..length]));
             parameters
         }
     }

@@ -1,5 +1,5 @@
 //! A transformer whose stages take turns on a GPU: embedding, each block, and the head. The weights of a stage are given with each
-//! call, and streams between stages lie in the machine's memory.
+//! call, and the streams that it reads; those that it gives go to the machine's memory.
 
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use crate::data::TokenBatch;
 use crate::gpu::weights::{Gradient, Weights};
 use crate::gpu::{Accelerator, Kind, Span};
 use crate::model::StageSpec;
-use crate::model::transformer::operations::{Operations as _, attention_of};
+use crate::model::transformer::operations::attention_of;
 use crate::model::transformer::{Network, Turn, Turns, stage_layout};
+use crate::replica::Transfer;
 
 pub(crate) struct GpuTurns {
     /// Of each stage.
@@ -47,7 +48,7 @@ impl GpuTurns {
         stage: usize,
         weights: &'a Weights,
         batch: &'a TokenBatch,
-        input: Option<&[f32]>,
+        input: Option<Span>,
         gradient: Option<Gradient>,
     ) -> Result<(Turn<'a, GpuMemory>, Gpu<'a>)> {
         let GpuTurns { networks, model, turns, scratch } = self;
@@ -56,7 +57,7 @@ impl GpuTurns {
         let device = Gpu { model, attention, scratch, weights, batch, gradient };
         let mut turn = turns.enter(&networks[stage], &device)?;
         if let Some(input) = input {
-            device.load_stream(input, turn.input())?;
+            device.copy_stream(input, turn.input())?;
         }
         Ok((turn, device))
     }
@@ -67,22 +68,16 @@ impl GpuTurns {
         stage: usize,
         weights: &Weights,
         batch: &TokenBatch,
-        input: Option<&[f32]>,
-    ) -> Result<Vec<f32>> {
+        input: Option<Span>,
+    ) -> Result<Transfer<Vec<f32>>> {
         let (mut turn, device) = self.on(stage, weights, batch, input, None)?;
         turn.forward(&device)?;
-        device.give_away(turn.output())
+        device.begin_download(turn.output())
     }
 
     /// Leaves the losses of the head, and which rows' targets were the likeliest, in [`GpuTurns::losses`] and
     /// [`GpuTurns::hits`].
-    pub(crate) fn evaluate(
-        &mut self,
-        stage: usize,
-        weights: &Weights,
-        batch: &TokenBatch,
-        input: &[f32],
-    ) -> Result<()> {
+    pub(crate) fn evaluate(&mut self, stage: usize, weights: &Weights, batch: &TokenBatch, input: Span) -> Result<()> {
         let (mut turn, mut device) = self.on(stage, weights, batch, Some(input), None)?;
         turn.losses(&mut device, None)
     }
@@ -93,12 +88,12 @@ impl GpuTurns {
         stage: usize,
         weights: &Weights,
         batch: &TokenBatch,
-        input: &[f32],
+        input: Span,
         (share, gradient): (f32, Gradient),
-    ) -> Result<Vec<f32>> {
+    ) -> Result<Transfer<Vec<f32>>> {
         let (mut turn, mut device) = self.on(stage, weights, batch, Some(input), Some(gradient))?;
         turn.losses(&mut device, Some(share))?;
-        device.give_away(turn.stream_gradient())
+        device.begin_download(turn.stream_gradient())
     }
 
     /// From the gradient of the output of a stage that is not the head to that of its input; none of the embedding.
@@ -107,13 +102,13 @@ impl GpuTurns {
         stage: usize,
         weights: &Weights,
         batch: &TokenBatch,
-        input: Option<&[f32]>,
-        (to_output, gradient): (&[f32], Gradient),
-    ) -> Result<Option<Vec<f32>>> {
+        input: Option<Span>,
+        (to_output, gradient): (Span, Gradient),
+    ) -> Result<Option<Transfer<Vec<f32>>>> {
         let (mut turn, mut device) = self.on(stage, weights, batch, input, Some(gradient))?;
-        device.load_stream(to_output, turn.stream_gradient())?;
+        device.copy_stream(to_output, turn.stream_gradient())?;
         turn.backward(&mut device)?;
-        input.is_some().then(|| device.give_away(turn.stream_gradient())).transpose()
+        input.is_some().then(|| device.begin_download(turn.stream_gradient())).transpose()
     }
 
     /// Of the last batch, a row each.
