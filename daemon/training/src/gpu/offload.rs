@@ -30,8 +30,8 @@ use super::transformer::GpuTurns;
 use super::weights::Gradient;
 use super::{Accelerator, Kind, Memory, SUM_BLOCKS, bytes_of, sum, sums};
 use crate::data::{Batch, TokenBatch};
+use crate::model::Evaluation;
 use crate::model::transformer::stage_layout;
-use crate::model::{Evaluation, StageSpec};
 use crate::optimizer::{Moments, Optimizer, Rule};
 use crate::replica::{Replica, Transfer, parts};
 

@@ -1,6 +1,7 @@
 //! A model that is offloaded against one that the GPU holds: bit for bit, and in less memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use candle_core::Error;
 use murmur_protocol::manifest::OptimizerKind;
@@ -10,7 +11,7 @@ use crate::engine::options::{Precision, TrainingOptions};
 use crate::gpu::emulated::Emulated;
 use crate::gpu::tests::{batch, devices, specs};
 use crate::gpu::{Argument, GpuReplica, Product, Span, Trained, Write};
-use crate::model::{Model as _, Transformer};
+use crate::model::{Model as _, StageSpec, Transformer};
 
 /// A norm that clips every step: one wrong bit of it would be in every parameter.
 fn optimizer(kind: OptimizerKind, match_batch: bool) -> OptimizerSpec {
@@ -153,11 +154,15 @@ fn an_offloaded_model_takes_the_memory_that_is_estimated_whatever_its_layers() {
     }
 }
 
-/// A GPU that fails at one transfer of all.
+/// A GPU that fails at one transfer of all. What it uploads shortly before takes its time: it is still under way when the next batch
+/// begins.
 struct Failing {
     device: Arc<dyn Accelerator>,
     transfers_left: AtomicUsize,
 }
+
+/// Such uploads, and how long they take.
+const SLOW: (usize, Duration) = (4, Duration::from_millis(20));
 
 impl Failing {
     fn transfer(&self) -> Result<()> {
@@ -207,8 +212,15 @@ impl Accelerator for Failing {
     }
 
     fn begin_upload(&self, write: Write, values: usize, to: Arc<Memory>) -> Result<Transfer<Vec<f32>>> {
+        let is_slow = self.transfers_left.load(Ordering::Relaxed) < SLOW.0;
         self.transfer()?;
-        self.device.begin_upload(write, values, to)
+        let slowly = move |place: &mut [f32]| {
+            if is_slow {
+                std::thread::sleep(SLOW.1);
+            }
+            write(place)
+        };
+        self.device.begin_upload(Box::new(slowly), values, to)
     }
 }
 
