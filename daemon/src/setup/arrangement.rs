@@ -82,8 +82,7 @@ impl Arrangement {
 }
 
 /// Chooses as the settings say; `auto` cuts a model only where it does not fit into each device, and offloads it only where no cut
-/// fits. Takes nothing but a few
-/// milliseconds of unlike devices, whose speeds it measures.
+/// fits. Takes nothing but a few milliseconds of unlike devices, whose speeds it measures.
 ///
 /// # Errors
 /// When the run does not fit in the way that is asked for, or in any; with the numbers.

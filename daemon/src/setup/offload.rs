@@ -9,7 +9,7 @@ use crate::console::human_bytes;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::memory_check;
 use crate::process::stats::available_memory;
-use crate::settings::TrainingSettings;
+use crate::settings::{Split, TrainingSettings};
 
 /// The GPU with the most free memory, and a line for people that says what goes where, and why.
 ///
@@ -37,8 +37,21 @@ pub(super) fn offload(
     let estimate = OffloadEstimate::of(manifest, &devices.options(settings));
     let (place, free) = (name(gpu), [free_memory(gpu), available_memory()]);
     memory_check::check_offload(&estimate, &place, free)?;
-    Ok((gpu.clone(), described(&estimate, &place, why)))
+    let line = described(&estimate, &place, why);
+    // Where only activations are too large, smaller parts of a batch are faster.
+    let in_parts = TrainingSettings { recompute: true, micro_batch: 1, split: Split::Replicate, ..settings.clone() };
+    Ok((
+        gpu.clone(),
+        match memory_check::shortage(manifest, &in_parts, devices) {
+            None => format!("{line}; {IN_PARTS}"),
+            Some(_) => line,
+        },
+    ))
 }
+
+/// Said where a model would fit without this.
+const IN_PARTS: &str =
+    "with training.recompute = true and a small training.micro_batch it would fit as a whole, and train faster";
 
 /// "the model does not fit cuda:0 (31.00 GB of 12.00 GB free): it lies in the machine's memory (21.00 GB), and cuda:0 trains it
 /// layer by layer (1.90 GB)".
