@@ -134,7 +134,7 @@ impl Offloaded {
         if stage > 0 {
             self.slots.begin_beside(stage, stage - 1, &self.vectors)?;
         }
-        let (has_input, is_head) = (inputs.is_some(), to_outputs.is_none());
+        let is_head = to_outputs.is_none();
         let Offloaded { device, model, arrivals, sums, gradient, .. } = self;
         device.clear(gradient.span())?;
         let gradient = Gradient::new(gradient.span(), false);
@@ -149,8 +149,7 @@ impl Offloaded {
                     Some(to_input)
                 }
                 [others @ .., to_output] => {
-                    let input = others.first().filter(|_| has_input).copied();
-                    model.backward(stage, &weights, batch, input, (*to_output, gradient))?
+                    model.backward(stage, &weights, batch, others.first().copied(), (*to_output, gradient))?
                 }
                 [] => unreachable!("every stage reads something on the way back"),
             };
