@@ -71,7 +71,7 @@ mod tests {
     fn refused(manifest: &RunManifest) -> Failure {
         let settings = TrainingSettings { device: "cpu".to_owned(), ..TrainingSettings::default() };
         let devices = Devices::open(&settings).expect("there is always a CPU");
-        offload(manifest, &settings, &devices, "split = offload").err().expect("it cannot be")
+        offload(manifest, &settings, &devices, "split = offload").expect_err("it cannot be")
     }
 
     #[test]
