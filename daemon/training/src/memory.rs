@@ -1,5 +1,7 @@
 //! How much memory a run takes, by its sizes alone: to be known before anything is allocated.
 
+mod offload;
+
 use std::fmt;
 
 use murmur_protocol::bounds::LINKS_MAX;
@@ -17,6 +19,8 @@ use crate::ops::base_weights::BLOCK;
 use crate::ops::linear::{PANEL_ROWS_MIN, PANEL_VALUES};
 use crate::optimizer::Optimizer;
 use crate::replica::has_two_lanes;
+
+pub use offload::OffloadEstimate;
 
 /// Bytes of a value.
 const VALUE: u64 = 4;

@@ -11,10 +11,11 @@ use candle_core::Result;
 use murmur_protocol::manifest::{OptimizerSpec, TransformerModel};
 use murmur_protocol::{Correction, ModelLayout};
 
-use super::muon::{MuonMemory, Vectors};
+use super::muon::MuonMemory;
+use super::step::{Places, Stepping};
 use super::transformer::GpuTransformer;
 use super::weights::{Gradient, WeightMemory, Weights};
-use super::{AT_ONCE, Accelerator, Argument, Frozen, Kind, Memory, SUM_BLOCKS, Span};
+use super::{Accelerator, Frozen, Kind, Memory, SUM_BLOCKS, Span};
 use super::{bytes_of, bytes_of_mut, count, launch_for_each, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
@@ -179,45 +180,29 @@ impl Replica for GpuReplica {
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
         self.steps += 1;
-        let spec = &self.optimizer.spec;
         let factors = self.optimizer.factors(self.steps, gradient_norm, learning_rate, &mut self.average_weight);
+        let by = Stepping {
+            device: &*self.device,
+            spec: &self.optimizer.spec,
+            factors,
+            muon: self.muon.as_ref(),
+            sums: self.sums.span(),
+        };
         for tensor in &self.optimizer.tensors {
-            let vectors = [self.parameters.exact(), self.gradient.span(), self.first_moment.span()];
-            let [values, gradient, first] = vectors.map(|vector| vector.part(tensor.range.clone()));
-            match (&tensor.rule, &self.muon) {
-                (Rule::AdamW { decays, second }, _) => {
-                    let factors = factors.decaying(*decays);
-                    let average = self.average.as_ref().map(|average| average.span().part(second.clone()));
-                    let second = self.second_moment.span().part(second.clone());
-                    let (squared, unbias) = match average {
-                        Some(average) => {
-                            let decay = factors.average_decay;
-                            let scalars = [decay, (1.0 - decay) * factors.clip as f32];
-                            let arguments = [average.into(), gradient.into(), count(tensor.range.len())];
-                            let arguments: Vec<_> = arguments.into_iter().chain(scalars.map(Into::into)).collect();
-                            launch_for_each(&*self.device, "blend_gradients", tensor.range.len(), &arguments)?;
-                            (average, f64::from(factors.unbias_average))
-                        }
-                        None => (gradient, factors.clip),
-                    };
-                    let new = [1.0 - spec.beta1, 1.0 - spec.beta2];
-                    let scalars = [factors.clip, unbias, spec.beta1, spec.beta2, new[0], new[1], factors.rate];
-                    let scalars = scalars.into_iter().chain([factors.keep, factors.unbias_second, spec.epsilon]);
-                    let rounded = Argument::from(self.parameters.rounded(&tensor.range));
-                    let vectors = [gradient, squared, first, second].map(Argument::from);
-                    let arguments: Vec<Argument> = ([values.into(), rounded].into_iter().chain(vectors))
-                        .chain([count(tensor.range.len())])
-                        .chain(scalars.map(|value| Argument::Scalar(value as f32)))
-                        .collect();
-                    launch_for_each(&*self.device, "adamw", tensor.range.len().div_ceil(AT_ONCE), &arguments)?;
-                }
-                (Rule::Muon(shape), Some(memory)) => {
-                    let vectors = Vectors { values, gradient, momentum: first };
-                    memory.step(&*self.device, &vectors, *shape, spec.muon_momentum, &factors, self.sums.span())?;
-                    self.parameters.round(&*self.device, &tensor.range)?;
-                }
-                (Rule::Muon(_), None) => unreachable!("where Muon steps there is memory for it"),
-            }
+            let part = |vector: Span| vector.part(tensor.range.clone());
+            let of_second = |memory: &Memory| match &tensor.rule {
+                Rule::AdamW { second, .. } => Some(memory.span().part(second.clone())),
+                Rule::Muon(_) => None,
+            };
+            let places = Places {
+                values: part(self.parameters.exact()),
+                rounded: self.parameters.rounded(&tensor.range),
+                gradient: part(self.gradient.span()),
+                first: part(self.first_moment.span()),
+                second: of_second(&self.second_moment),
+                average: self.average.as_ref().and_then(of_second),
+            };
+            by.step(&tensor.rule, &places)?;
         }
         Ok(())
     }
@@ -274,7 +259,12 @@ impl Replica for GpuReplica {
             return Ok(None);
         }
         let (place, correction) = (Arc::new(self.device.allocate(Kind::F32, range.len())?), correction.clone());
-        let upload = self.device.begin_upload(Box::new(move || correction.to_values()), place.clone())?;
+        let write = move |place: &mut [f32]| {
+            let values = correction.to_values();
+            place.copy_from_slice(&values);
+            values
+        };
+        let upload = self.device.begin_upload(Box::new(write), range.len(), place.clone())?;
         self.additions.push_back((range, place));
         Ok(Some(upload))
     }

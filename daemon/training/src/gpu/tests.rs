@@ -1,5 +1,7 @@
 //! The GPU's transformer against the CPU's: on an emulated GPU, and on a real one in a build for them where there is one.
 
+mod reading;
+
 use std::sync::Arc;
 
 use candle_core::Result;
@@ -12,12 +14,10 @@ use murmur_protocol::{Correction, ModelLayout};
 use super::check::check;
 use super::emulated::Emulated;
 use super::{
-    Accelerator, Frozen, GpuReader, GpuReplica, GpuStage, Kind, SUM_BLOCKS, Trained, activation_values, frozen_bytes,
-    kernel_names,
+    Accelerator, Frozen, GpuReplica, GpuStage, Kind, SUM_BLOCKS, Trained, activation_values, frozen_bytes, kernel_names,
 };
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
-use crate::model::transformer::Decoder;
 use crate::model::{Evaluation, Model as _, StageSpec, Transformer, build};
 use crate::ops::base_weights::BaseWeights;
 use crate::ops::gradient_check::{random_tokens, random_values};
@@ -27,7 +27,7 @@ use crate::replica::stage::Microbatch;
 use crate::replica::{HostReplica, InParts, Pipeline, Replica, Stage};
 
 /// An emulated GPU, and in a build for GPUs a real one where there is one.
-fn devices() -> Vec<Arc<dyn Accelerator>> {
+pub(crate) fn devices() -> Vec<Arc<dyn Accelerator>> {
     let emulated = Emulated::open().map(|device| device as Arc<dyn Accelerator>);
     emulated.into_iter().chain(real()).collect()
 }
@@ -49,7 +49,7 @@ pub(crate) fn real() -> Option<Arc<dyn Accelerator>> {
 }
 
 /// The built-in kind, one with everything else of Llama's, one wider than a block has threads, and two of other families.
-fn specs() -> [TransformerModel; 5] {
+pub(crate) fn specs() -> [TransformerModel; 5] {
     let plain =
         TransformerModel { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() };
     let other = TransformerModel { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
@@ -92,7 +92,7 @@ fn in_bits(weights: &[f32], layout: &ModelLayout, lora: &LoraSpec) -> BaseWeight
     BaseWeights::from(weights.to_vec()).in_bits(layout, lora.base_bits)
 }
 
-fn batch(spec: &TransformerModel, sequences: usize, seed: u64) -> Batch {
+pub(crate) fn batch(spec: &TransformerModel, sequences: usize, seed: u64) -> Batch {
     let tokens = |seed| random_tokens(sequences * spec.context as usize, spec.vocabulary, seed);
     Batch::Tokens(TokenBatch { inputs: tokens(seed), targets: tokens(seed + 1), sequences })
 }
@@ -368,38 +368,6 @@ fn the_copy_of_a_tied_table_has_parameters_and_a_gradient_and_no_moments() -> Re
         // And a place for the sums of one tensor more.
         let sums = SUM_BLOCKS * Kind::F64.size();
         assert!(untied == 0 || untied - tied == 2 * table + sums, "{untied} {tied} {table}");
-    }
-    Ok(())
-}
-
-#[test]
-fn texts_are_read_as_on_the_cpu() -> Result<()> {
-    for (device, spec) in on_all_devices(specs()) {
-        // Longer than what is read at once.
-        let spec = TransformerModel { context: 150, ..spec };
-        let model = Transformer::new(&spec);
-        let mut parameters = model.initial_parameters(1);
-        let noise = random_values(parameters.len(), 5);
-        parameters.iter_mut().zip(noise).for_each(|(value, noise)| *value += 0.02 * noise);
-        let text = random_tokens(150, spec.vocabulary, 3);
-        let reader = GpuReader::new(device, &spec, &parameters)?;
-        let (mut of_gpu, mut decoder, mut read) = (reader.begin()?, Decoder::new(150), 0);
-        for end in [5, 6, 140, 141, 150] {
-            let found = of_gpu(&text[read..end])?;
-            let expected = model.read(&parameters, &text[read..end], &mut decoder)?;
-            let pairs = found.iter().zip(&expected);
-            let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
-            assert!(found.len() == expected.len() && error < 1e-5, "{spec:?} {end}: {error}");
-            read = end;
-        }
-        assert!(of_gpu(&text[..1]).is_err(), "more than the context");
-        let batches = [batch(&spec, 1, 1), batch(&spec, 2, 5)];
-        let found = reader.evaluate(batches.iter().cloned())?;
-        let expected = batches.iter().try_fold(Evaluation::default(), |sum, batch| {
-            Ok::<_, candle_core::Error>(sum.with(model.evaluate(&parameters, batch)?))
-        })?;
-        assert!((found.loss() - expected.loss()).abs() < 1e-5, "{found:?} {expected:?}");
-        assert_eq!((found.predictions, found.correct), (expected.predictions, expected.correct));
     }
     Ok(())
 }

@@ -19,10 +19,12 @@ use crate::ops::attention::Attention;
 use crate::ops::rotary::RotaryTables;
 
 mod attention;
+mod in_turns;
 mod linear;
 mod memory;
 mod operations;
 
+pub(crate) use in_turns::GpuTurns;
 pub(crate) use memory::activation_values;
 use memory::{GpuMemory, Scratch, fuses_attention};
 
@@ -88,6 +90,18 @@ impl Angles {
 }
 
 impl GpuModel {
+    fn new(device: Arc<dyn Accelerator>, spec: &TransformerModel, kind: Kind, rank: usize) -> Result<GpuModel> {
+        let (tables, head_width) = (RotaryTables::of(spec), spec.resolved_head_width() as usize);
+        assert!(head_width <= HEAD_COLUMNS * THREADS, "the ranges of a run's model");
+        let values = tables.cosines().len();
+        let angles = Angles::new(&*device, tables.cosines(), tables.sines())?;
+        let no_angles = (!spec.layers_without_rope.is_empty())
+            .then(|| Angles::new(&*device, &vec![1.0; values], &vec![0.0; values]))
+            .transpose()?;
+        let fuses_attention = fuses_attention(kind, head_width);
+        Ok(GpuModel { device, spec: spec.clone(), kind, fuses_attention, rank, angles, no_angles })
+    }
+
     fn width(&self) -> usize {
         self.spec.width as usize
     }
@@ -119,17 +133,9 @@ impl GpuTransformer {
         stage: &StageSpec,
         (kind, recompute, rank): (Kind, bool, usize),
     ) -> Result<GpuTransformer> {
-        let (tables, head_width) = (RotaryTables::of(spec), spec.resolved_head_width() as usize);
-        assert!(head_width <= HEAD_COLUMNS * THREADS, "the ranges of a run's model");
-        let values = tables.cosines().len();
-        let angles = Angles::new(&*device, tables.cosines(), tables.sines())?;
-        let no_angles = (!spec.layers_without_rope.is_empty())
-            .then(|| Angles::new(&*device, &vec![1.0; values], &vec![0.0; values]))
-            .transpose()?;
-        let fuses_attention = fuses_attention(kind, head_width);
         Ok(GpuTransformer {
             network: Network::new(spec, stage, &held_layout(spec, stage)),
-            model: GpuModel { device, spec: spec.clone(), kind, fuses_attention, rank, angles, no_angles },
+            model: GpuModel::new(device, spec, kind, rank)?,
             passes: Passes::new(recompute),
             scratch: None,
             embedded: RowSums::default(),
@@ -146,12 +152,7 @@ impl GpuTransformer {
     ) -> Result<(&'a Network, &'a mut Passes<GpuMemory>, Gpu<'a>)> {
         let GpuTransformer { network, model, passes, scratch, embedded } = self;
         let attention = attention_of(&model.spec, batch)?;
-        if !scratch.as_ref().is_some_and(|scratch| scratch.fits(&attention, read.is_some())) {
-            // First the old one goes.
-            *scratch = None;
-            *scratch = Some(Scratch::new(model, &attention, read.is_some())?);
-        }
-        let scratch = scratch.as_ref().expect("it has just been made");
+        let scratch = Scratch::that_fits(scratch, model, &attention, read.is_some())?;
         let past = read.unwrap_or(0);
         Ok((network, passes, Gpu { model, attention, scratch, weights, batch, past, gradient, embedded }))
     }

@@ -112,7 +112,7 @@ impl Gradient {
 
 /// The memory of what is trained.
 pub(crate) struct WeightMemory {
-    exact: Memory,
+    exact: Arc<Memory>,
     /// Where products do not read `f32`.
     rounded: Option<Memory>,
 }
@@ -120,12 +120,17 @@ pub(crate) struct WeightMemory {
 impl WeightMemory {
     /// Zeros, to be read by products as `kind`.
     pub(crate) fn new(device: &dyn Accelerator, kind: Kind, values: usize) -> Result<WeightMemory> {
-        let exact = device.allocate(Kind::F32, values)?;
+        let exact = Arc::new(device.allocate(Kind::F32, values)?);
         Ok(WeightMemory { exact, rounded: (kind != Kind::F32).then(|| device.allocate(kind, values)).transpose()? })
     }
 
     pub(crate) fn exact(&self) -> Span {
         self.exact.span()
+    }
+
+    /// The exact ones, to be filled.
+    pub(crate) fn place(&self) -> Arc<Memory> {
+        self.exact.clone()
     }
 
     pub(crate) fn weights(&self) -> Weights {

@@ -35,6 +35,7 @@ mod layout;
 mod network;
 pub(crate) mod operations;
 mod passes;
+mod turns;
 mod weights;
 mod workspace;
 
@@ -46,6 +47,7 @@ pub use layout::transformer_layout;
 pub(crate) use layout::{held_layout, stage_layout};
 pub(crate) use network::Network;
 pub(crate) use passes::Passes;
+pub(crate) use turns::{Turn, Turns};
 use weights::Weights;
 pub(crate) use workspace::{kept_blocks, row_values};
 

@@ -148,8 +148,22 @@ impl Scratch {
         })
     }
 
-    /// Whether it does for a batch.
-    pub(super) fn fits(&self, sizes: &Attention, is_read: bool) -> bool {
+    /// The one that is there, or a new one where it does not do for a batch, which may be read after what caches hold.
+    pub(super) fn that_fits<'a>(
+        place: &'a mut Option<Scratch>,
+        model: &GpuModel,
+        sizes: &Attention,
+        is_read: bool,
+    ) -> Result<&'a Scratch> {
+        if !place.as_ref().is_some_and(|scratch| scratch.fits(sizes, is_read)) {
+            // First the old one goes.
+            *place = None;
+            *place = Some(Scratch::new(model, sizes, is_read)?);
+        }
+        Ok(place.as_ref().expect("it has just been made"))
+    }
+
+    fn fits(&self, sizes: &Attention, is_read: bool) -> bool {
         self.rows >= sizes.rows() && self.length == sizes.length && self.is_read == is_read
     }
 }

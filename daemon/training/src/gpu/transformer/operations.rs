@@ -15,6 +15,7 @@ use crate::gpu::{
 use crate::model::transformer::operations::{HeadWeights, Operations, Projection};
 use crate::ops::attention::Attention;
 use crate::ops::rotary::Turn;
+use crate::replica::Transfer;
 
 impl Gpu<'_> {
     fn width(&self) -> usize {
@@ -28,6 +29,24 @@ impl Gpu<'_> {
     /// The values of a stream that the batch has.
     fn stream(&self, buffer: &GpuBuffer) -> Span {
         buffer.span().first(self.rows() * self.width())
+    }
+
+    /// Fills a stream or its gradient from elsewhere on the device.
+    pub(super) fn copy_stream(&self, from: Span, stream: &GpuBuffer) -> Result<()> {
+        self.model.device.copy(from, self.stream(stream))?;
+        self.round_stream(stream)
+    }
+
+    /// Begins to bring a stream or its gradient to the machine's memory.
+    pub(super) fn begin_download(&self, stream: &GpuBuffer) -> Result<Transfer<Vec<f32>>> {
+        self.model.device.begin_download(self.stream(stream))
+    }
+
+    /// As products read it, where these do not read `f32`.
+    fn round_stream(&self, stream: &GpuBuffer) -> Result<()> {
+        let (exact, Some(rounded)) = (self.stream(stream), &stream.rounded) else { return Ok(()) };
+        let arguments = [exact.into(), rounded.span().into(), count(exact.values)];
+        launch_for_each(&*self.model.device, "to_bf16", exact.values, &arguments)
     }
 
     fn linear_of<'p>(&self, projection: &'p Projection, input: Span, output: Span) -> Linear<'p> {
@@ -144,11 +163,8 @@ impl Operations for Gpu<'_> {
     }
 
     fn take_over(&self, values: Vec<f32>, stream: &mut GpuBuffer) -> Result<()> {
-        let exact = self.stream(stream);
-        self.model.device.upload(bytes_of(&values), exact)?;
-        let Some(rounded) = &stream.rounded else { return Ok(()) };
-        let arguments = [exact.into(), rounded.span().into(), count(values.len())];
-        launch_for_each(&*self.model.device, "to_bf16", values.len(), &arguments)
+        self.model.device.upload(bytes_of(&values), self.stream(stream))?;
+        self.round_stream(stream)
     }
 
     fn give_away(&self, stream: &mut GpuBuffer) -> Result<Vec<f32>> {
