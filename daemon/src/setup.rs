@@ -4,5 +4,6 @@ pub(crate) mod arrangement;
 pub mod base_model;
 pub(crate) mod corpus;
 pub(crate) mod devices;
+mod offload;
 pub(crate) mod privacy;
 pub mod sharing;

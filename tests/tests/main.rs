@@ -31,6 +31,7 @@ mod metrics;
 mod packages;
 #[path = "network/partition.rs"]
 mod partition;
+mod pipeline;
 mod python;
 #[path = "../../daemon/network/tests/network/raw.rs"]
 mod raw;

@@ -33,23 +33,23 @@ final_exchanges = 2
 ";
 
 /// Adapters on the same model.
-const ADAPTERS: &str = "[lora]\nrank = 4\nbase_bits = 8\n";
+pub(crate) const ADAPTERS: &str = "[lora]\nrank = 4\nbase_bits = 8\n";
 
-fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
 /// Where everything of a test lies.
-struct Place {
+pub(crate) struct Place {
     folder: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub(crate) fn new() -> Place {
         Place { folder: tempfile::tempdir().expect("a temporary directory") }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -58,7 +58,7 @@ impl Place {
     }
 
     /// The same with a head that is the embedding's table, as small models have it.
-    fn tied_run_file(&self, more: &str) -> PathBuf {
+    pub(crate) fn tied_run_file(&self, more: &str) -> PathBuf {
         let tied = LAYERED_RUN.replace("[model]", "[model]\ntied_head = true");
         write_run(self.folder.path(), &format!("{tied}{more}"))
     }
@@ -82,7 +82,7 @@ impl Place {
     }
 
     /// The same of a run.
-    fn base_of(&self, run_file: &Path) -> PathBuf {
+    pub(crate) fn base_of(&self, run_file: &Path) -> PathBuf {
         let (data, base) = (self.at("trained"), self.at("base"));
         let trained =
             Daemon::spawn(MURMUR, &data, &["start", text(run_file), "--steps", "20", "--exit"]).wait_for_end();
@@ -94,7 +94,7 @@ impl Place {
 }
 
 /// The files of the newest checkpoint.
-fn checkpoint(data: &Path) -> [Vec<u8>; 2] {
+pub(crate) fn checkpoint(data: &Path) -> [Vec<u8>; 2] {
     let folders = std::fs::read_dir(data.join("checkpoints")).expect("a folder").flatten();
     let newest = folders.map(|folder| folder.path()).max().expect("a checkpoint");
     ["model.safetensors", "optimizer.safetensors"].map(|name| std::fs::read(newest.join(name)).expect("a file"))

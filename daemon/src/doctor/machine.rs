@@ -97,7 +97,7 @@ pub(crate) fn measure_briefly(
     let predictions = f64::from(manifest.optimizer.batch_sequences) * f64::from(spec.context());
     // Two operations for each weight forward and four backward.
     let operations = 6.0 * parameter_count(spec) as f64 * predictions;
-    if operations > QUICK_OPERATIONS && arrangement.is_on_cpu() {
+    if operations > QUICK_OPERATIONS && arrangement.may_be_slow() {
         return None;
     }
     let (times, parameters) = take_steps(manifest, arrangement, settings, MEASURING_BRIEFLY).ok()?;

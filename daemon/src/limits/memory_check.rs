@@ -5,7 +5,7 @@ use std::path::Path;
 use murmur_protocol::RunManifest;
 use murmur_training::ops::Kernels;
 use murmur_training::split::{Cut, PlacedStage};
-use murmur_training::{Device, MemoryEstimate, free_memory};
+use murmur_training::{Device, MemoryEstimate, OffloadEstimate, free_memory};
 
 use crate::console::human_bytes;
 use crate::failure::{ExitCode, Failure};
@@ -80,14 +80,28 @@ pub(crate) fn check_stages(cut: &Cut, devices: &Devices) -> Result<(), Failure> 
     shortage.or_else(of_machine).map_or(Ok(()), |shortage| Err(shortage.failure()))
 }
 
+/// Refuses a model that does not fit even where the machine's memory has it and a GPU some layers at a time; of both, bytes that are
+/// free.
+///
+/// # Errors
+/// With the numbers, and what to lower.
+pub(crate) fn check_offload(estimate: &OffloadEstimate, gpu: &str, free: [Option<u64>; 2]) -> Result<(), Failure> {
+    let OffloadEstimate { of_gpu, of_machine } = estimate;
+    let place = format!("the memory of {gpu}");
+    let on_gpu = Shortage::of(&place, of_gpu.on_device(), free[0], of_gpu.to_string());
+    let needed = of_machine.on_device() + of_machine.on_machine();
+    let on_machine = || Shortage::of("memory", needed, free[1], of_machine.to_string());
+    on_gpu.or_else(on_machine).map_or(Ok(()), |shortage| Err(shortage.failure()))
+}
+
 /// A place with too little memory.
 #[derive(Debug)]
 pub(crate) struct Shortage {
     place: String,
     /// In bytes.
-    pub(crate) needed: u64,
+    needed: u64,
     /// In bytes.
-    pub(crate) free: u64,
+    free: u64,
     estimate: String,
 }
 
@@ -96,6 +110,11 @@ impl Shortage {
     fn of(place: &str, needed: u64, free: Option<u64>, estimate: String) -> Option<Shortage> {
         let free = free.filter(|free| needed > *free)?;
         Some(Shortage { place: place.to_owned(), needed, free, estimate })
+    }
+
+    /// "31.00 GB of 12.00 GB free".
+    pub(crate) fn described(&self) -> String {
+        format!("{} of {} free", human_bytes(self.needed), human_bytes(self.free))
     }
 
     /// For who asked for this run here.

@@ -33,8 +33,8 @@ section! {
         /// Each takes a batch of the run's size at every step.
         devices: Vec<String> = Vec::new() =>
             each("a list of \"cpu\" and \"cuda:N\"", is_one_device), at_most(DEVICES_MAX), set_by("device");
-        /// Several devices have all of the model each (replicate), or some of its layers each (pipeline); auto cuts it where
-        /// it does not fit each.
+        /// Several devices have all of the model each (replicate), or some of its layers each (pipeline); or a GPU takes layer
+        /// after layer from the machine's memory (offload); auto takes the first of these that fits.
         split: Split = Split::Auto => flag(Flag::new("split", "HOW", TRAINING).of(&[Machine]));
         /// CPU threads that train.
         threads: usize = 0 => range(THREADS), flag(Flag::new("threads", "N", TRAINING).of(&[Machine, Lend, Bench]));
@@ -92,13 +92,15 @@ fn set_devices(training: &mut TrainingSettings, typed: String) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
-    /// A pipeline where the model does not fit each device, else replicas.
+    /// Replicas where the model fits each device, else a pipeline, else an offloaded model.
     #[default]
     Auto,
     /// Each has the whole model, and takes a batch of the run's size.
     Replicate,
     /// Each has some of its layers, and a batch of the run's size goes through them: for models that do not fit one device.
     Pipeline,
+    /// The model lies in the machine's memory, and a GPU takes layer after layer: for models that do not fit GPUs.
+    Offload,
 }
 
 /// What a node does once the run is complete.

@@ -1,4 +1,4 @@
-//! How the devices of a node train one model: each with all of it, or each with some of its layers.
+//! How the devices of a node train one model: each with all of it, each with some of its layers, or one with layer after layer.
 
 use murmur_protocol::RunManifest;
 use murmur_training::measure::timed_product;
@@ -9,6 +9,7 @@ use murmur_training::{
 };
 
 use super::devices::{Devices, name};
+use super::offload::offload;
 use crate::console::human_bytes;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::memory_check;
@@ -22,6 +23,8 @@ pub(crate) enum Arrangement {
     Replicas(Vec<Device>),
     /// Each has a stage, and a batch goes through them.
     Pipeline(Vec<StageOnDevice>),
+    /// It lies in the machine's memory, and this GPU trains it.
+    Offloaded(Device),
 }
 
 /// An arrangement whose memory has been checked, and a line for people that says what was chosen and why; none where there was
@@ -64,20 +67,22 @@ impl Arrangement {
         match self {
             Arrangement::Replicas(devices) => Engine::on_base(manifest, base, corpus, node, devices, options),
             Arrangement::Pipeline(stages) => Engine::over_stages(manifest, base, corpus, node, stages, options),
+            Arrangement::Offloaded(gpu) => Engine::offloaded(manifest, base, corpus, node, gpu, options),
         }
     }
 
-    /// Whether some of it is computed on the CPU.
-    pub(crate) fn is_on_cpu(&self) -> bool {
+    /// Whether some of it is computed on the CPU, or comes from the machine's memory at every step.
+    pub(crate) fn may_be_slow(&self) -> bool {
         match self {
+            Arrangement::Offloaded(_) => true,
             Arrangement::Replicas(devices) => devices.iter().any(Device::is_cpu),
             Arrangement::Pipeline(stages) => stages.iter().any(|stage| stage.device.is_cpu()),
         }
     }
 }
 
-/// Chooses as the settings say; `auto` cuts a model only where it does not fit into each device. Takes nothing but a few
-/// milliseconds of unlike devices, whose speeds it measures.
+/// Chooses as the settings say; `auto` cuts a model only where it does not fit into each device, and offloads it only where no cut
+/// fits. Takes nothing but a few milliseconds of unlike devices, whose speeds it measures.
 ///
 /// # Errors
 /// When the run does not fit in the way that is asked for, or in any; with the numbers.
@@ -91,9 +96,15 @@ pub(crate) fn arrange(
         return Err(Failure::new(ExitCode::Settings, message).hint("keep training.moment_bits = 32 for this run"));
     }
     let replicas = |line| Arranged { arrangement: Arrangement::Replicas(devices.all.clone()), line };
-    if devices.all.len() == 1 {
-        memory_check::check(manifest, settings, devices)?;
-        return Ok(replicas(None));
+    let offloaded = |why: &str| {
+        let (gpu, line) = offload(manifest, settings, devices, why)?;
+        Ok(Arranged { arrangement: Arrangement::Offloaded(gpu), line: Some(line) })
+    };
+    let (is_one, is_auto) = (devices.all.len() == 1, settings.split == Split::Auto);
+    if is_one && settings.split != Split::Offload {
+        let Some(shortage) = memory_check::shortage(manifest, settings, devices) else { return Ok(replicas(None)) };
+        let why = format!("the model does not fit {} ({})", devices.name, shortage.described());
+        return if is_auto { offloaded(&why).map_err(|_| shortage.failure()) } else { Err(shortage.failure()) };
     }
     let line = |why: &str| Some(format!("{why}: {} have the whole model each, and a batch each", devices.name));
     match settings.split {
@@ -102,13 +113,15 @@ pub(crate) fn arrange(
             Ok(replicas(line("split = replicate")))
         }
         Split::Pipeline => pipeline(manifest, settings, devices, "split = pipeline"),
+        Split::Offload => offloaded("split = offload"),
         Split::Auto => match memory_check::shortage(manifest, settings, devices) {
             None => Ok(replicas(line("the model fits each device"))),
             Some(shortage) => {
-                let (needed, free) = (human_bytes(shortage.needed), human_bytes(shortage.free));
-                let why = format!("the model does not fit each device ({needed} of {free} free)");
+                let why = format!("the model does not fit each device ({})", shortage.described());
+                let no_cut = format!("no cut of the model fits the devices ({} on each)", shortage.described());
                 // What a single device lacks says more than what all cuts lack.
-                pipeline(manifest, settings, devices, &why).map_err(|_| shortage.failure())
+                let cut = pipeline(manifest, settings, devices, &why).or_else(|_| offloaded(&no_cut));
+                cut.map_err(|_| shortage.failure())
             }
         },
     }
@@ -175,7 +188,7 @@ fn described(cut: &Cut, devices: &Devices) -> String {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::TransformerModel;
+    use murmur_protocol::manifest::{MlpModel, TransformerModel};
 
     use super::*;
 
@@ -208,12 +221,15 @@ mod tests {
         let line = cut.line.expect("a line");
         assert!(line.starts_with("split = pipeline: layers 0") && line.ends_with(" % busy expected"), "{line}");
         assert!(line.contains(" on cpu ("), "{line}");
+        let tied = manifest_of(TransformerModel { tied_head: true, ..TransformerModel::default() });
+        let cut = arranged(&tied, 2, Split::Pipeline).expect("the last stage has a copy of the table");
+        assert!(matches!(cut.arrangement, Arrangement::Pipeline(stages) if stages.len() == 2));
     }
 
     #[test]
     fn what_cannot_be_cut_or_is_too_large_is_refused_before_it_begins() {
-        let manifest = manifest_of(TransformerModel { tied_head: true, ..TransformerModel::default() });
-        let failure = arranged(&manifest, 2, Split::Pipeline).err().expect("one table has one owner");
+        let manifest = RunManifest { model: MlpModel::default().into(), ..RunManifest::default() };
+        let failure = arranged(&manifest, 2, Split::Pipeline).err().expect("it has no layers that are alike");
         assert!(failure.to_string().contains("cpu, cpu cannot share the model"), "{failure}");
         assert!(failure.remedy().contains("--split replicate"), "{}", failure.remedy());
         let (layers, width, feed_forward) = (128, 16_384, 65_536);
@@ -221,7 +237,7 @@ mod tests {
         if available_memory().is_none() {
             return; // this system does not tell
         }
-        for split in [Split::Auto, Split::Replicate, Split::Pipeline] {
+        for split in [Split::Auto, Split::Replicate, Split::Pipeline, Split::Offload] {
             let failure = arranged(&manifest, 2, split).err().expect("terabytes");
             assert_eq!(failure.code(), ExitCode::Settings, "{failure}");
         }

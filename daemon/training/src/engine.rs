@@ -25,6 +25,7 @@ use crate::schedule::{LearningRate, WarmUpAgain};
 
 pub(crate) mod cut;
 mod gradient;
+mod offload;
 pub(crate) mod options;
 mod private;
 mod state;
@@ -35,6 +36,7 @@ mod transfers;
 
 pub use cut::{StageDevice, StageOnDevice, why_not_cut};
 pub use gradient::BatchGradient;
+pub use offload::why_not_offloaded;
 pub use options::{Precision, TOKENS_AT_ONCE, TrainingOptions};
 pub use state::{Counters, EngineState, GradientAverage};
 pub use timed::TimedStep;
@@ -129,6 +131,9 @@ pub enum TrainingError {
     /// A model was to lie on several devices.
     #[error("this model is not cut into stages: {0}")]
     NotCut(String),
+    /// A model was to lie in the machine's memory while a GPU trains it.
+    #[error("this model is not offloaded: {0}")]
+    NotOffloaded(String),
     /// A machine of the team has sent what cannot be.
     #[error("{0}")]
     Team(String),

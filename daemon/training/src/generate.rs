@@ -1,20 +1,20 @@
 //! Using a trained model: text from a prompt, and how well it predicts held-out data.
 
 mod choice;
-mod decoder;
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{Device, Result, bail};
 use murmur_protocol::manifest::TransformerModel;
 
 use crate::data::{Batch, Window};
-use crate::model::{Evaluation, Model, Transformer, evaluate_composed, tensors_of};
+use crate::gpu::{self, GpuReader};
+use crate::model::transformer::Decoder;
+use crate::model::{Evaluation, Model, Transformer};
 use choice::Chooser;
 pub use choice::Sampling;
-use decoder::Decoder;
 
 /// A model that only reads: from a checkpoint or a snapshot.
 pub struct LanguageModel {
-    spec: TransformerModel,
+    context: usize,
     model: Transformer,
     parameters: Parameters,
 }
@@ -23,12 +23,11 @@ pub struct LanguageModel {
 enum Parameters {
     /// On the CPU, flat.
     Host(Vec<f32>),
-    /// On a device, in the order of the model's layout.
-    Device(Vec<Tensor>),
+    Gpu(GpuReader),
 }
 
 impl LanguageModel {
-    /// The model of `spec` with flat `parameters`.
+    /// The model of `spec` with flat `parameters`: on the CPU, unless `device` is a GPU that runs our kernels.
     ///
     /// # Errors
     /// When the device has no memory for it.
@@ -38,15 +37,11 @@ impl LanguageModel {
     pub fn from_parameters(spec: &TransformerModel, parameters: &[f32], device: &Device) -> Result<LanguageModel> {
         let model = Transformer::new(spec);
         assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
-        let tensor = |tensor: &murmur_protocol::TensorSpec| {
-            Tensor::from_slice(&parameters[tensor.range()], tensor.shape.as_slice(), device)
+        let parameters = match gpu::accelerator(device) {
+            Ok(device) => Parameters::Gpu(GpuReader::new(device, spec, parameters)?),
+            Err(_) => Parameters::Host(parameters.to_vec()),
         };
-        let parameters = if device.is_cpu() {
-            Parameters::Host(parameters.to_vec())
-        } else {
-            Parameters::Device(model.layout().tensors().iter().map(tensor).collect::<Result<_>>()?)
-        };
-        Ok(LanguageModel { spec: spec.clone(), model, parameters })
+        Ok(LanguageModel { context: spec.context as usize, model, parameters })
     }
 
     /// How well it predicts `windows` (see [`crate::Corpus::validation`]).
@@ -54,23 +49,20 @@ impl LanguageModel {
     /// # Errors
     /// When the device fails.
     pub fn evaluate(&self, windows: &[Window], batch_sequences: usize) -> Result<Evaluation> {
-        let mut evaluation = Evaluation::default();
-        for windows in windows.chunks(batch_sequences.max(1)) {
-            let batch = Batch::of(windows);
-            evaluation = evaluation.with(match &self.parameters {
-                Parameters::Host(parameters) => self.model.evaluate(parameters, &batch)?,
-                Parameters::Device(parameters) => evaluate_composed(&self.model, parameters, &batch)?,
-            });
+        let mut batches = windows.chunks(batch_sequences.max(1)).map(Batch::of);
+        match &self.parameters {
+            Parameters::Gpu(reader) => reader.evaluate(batches),
+            Parameters::Host(parameters) => batches
+                .try_fold(Evaluation::default(), |sum, batch| Ok(sum.with(self.model.evaluate(parameters, &batch)?))),
         }
-        Ok(evaluation)
     }
 
     /// The logits of the token after `tokens`, of which there are at least one and at most the context.
     ///
     /// # Errors
-    /// When a token is not in the vocabulary, or the device fails.
+    /// When there are more, a token is not in the vocabulary, or the device fails.
     pub fn logits_after(&self, tokens: &[u32]) -> Result<Vec<f32>> {
-        self.decoder()?.read(tokens)
+        self.begin()?(tokens)
     }
 
     /// Continues `prompt` token by token, without end: take as many as wanted. An empty prompt begins after a newline.
@@ -83,31 +75,39 @@ impl LanguageModel {
     pub fn generate(&self, prompt: &[u32], sampling: &Sampling) -> Result<Continuation<'_>> {
         let newline = [u32::from(b'\n')];
         let seen = if prompt.is_empty() { &newline } else { prompt };
-        let tail = &seen[seen.len().saturating_sub(self.spec.context as usize)..];
+        let tail = &seen[seen.len().saturating_sub(self.context)..];
         Ok(Continuation {
-            decoder: self.decoder()?,
-            context: self.spec.context as usize,
+            model: self,
+            read: self.begin()?,
             seen: tail.to_vec(),
+            length: 0,
             chooser: Chooser::new(sampling),
         })
     }
 
-    fn decoder(&self) -> Result<Decoder<'_>> {
-        let layout = self.model.layout();
-        let tensors = match &self.parameters {
-            Parameters::Host(parameters) => tensors_of(layout, parameters)?,
-            Parameters::Device(parameters) => parameters.clone(),
-        };
-        Decoder::new(&self.spec, layout, tensors)
+    /// A text of which nothing has been read.
+    fn begin(&self) -> Result<Read<'_>> {
+        Ok(match &self.parameters {
+            Parameters::Gpu(reader) => Box::new(reader.begin()?),
+            Parameters::Host(parameters) => {
+                let mut decoder = Decoder::new(self.context);
+                Box::new(move |tokens| self.model.read(parameters, tokens, &mut decoder))
+            }
+        })
     }
 }
 
+/// Reads on in a text, and gives the logits of the next token.
+type Read<'a> = Box<dyn FnMut(&[u32]) -> Result<Vec<f32>> + Send + 'a>;
+
 /// An endless text, made as it is read.
 pub struct Continuation<'a> {
-    decoder: Decoder<'a>,
-    context: usize,
-    /// At most the context; those in front have gone through the decoder.
+    model: &'a LanguageModel,
+    read: Read<'a>,
+    /// At most the context.
     seen: Vec<u32>,
+    /// How many of these have been read.
+    length: usize,
     chooser: Chooser,
 }
 
@@ -121,11 +121,13 @@ impl Iterator for Continuation<'_> {
 
 impl Continuation<'_> {
     fn advance(&mut self) -> Result<u32> {
-        if self.seen.len() > self.context {
-            self.seen.drain(..self.seen.len() - self.context / 2);
-            self.decoder.clear();
+        let context = self.model.context;
+        if self.seen.len() > context {
+            self.seen.drain(..self.seen.len() - context / 2);
+            (self.read, self.length) = (self.model.begin()?, 0);
         }
-        let logits = self.decoder.read(&self.seen[self.decoder.length()..])?;
+        let logits = (self.read)(&self.seen[self.length..])?;
+        self.length = self.seen.len();
         if !logits.iter().all(|logit| logit.is_finite()) {
             bail!("the model's output is not finite: it has diverged");
         }
@@ -141,6 +143,7 @@ mod tests {
 
     use super::*;
     use crate::data::TokenBatch;
+    use crate::model::tensors_of;
 
     fn spec() -> TransformerModel {
         TransformerModel { layers: 2, width: 16, heads: 4, feed_forward: 24, context: 24, ..Default::default() }
@@ -170,10 +173,10 @@ mod tests {
             let alike = parameters.iter_mut().enumerate().filter(|(_, value)| **value == 0.0 || **value == 1.0);
             alike.for_each(|(index, value)| *value += (index % 7) as f32 / 20.0);
             let model = LanguageModel::from_parameters(&spec, &parameters, &Device::Cpu)?;
-            let mut decoder = model.decoder()?;
+            let mut read_on = model.begin()?;
             let mut read = 0;
             for next in [5, 6, 7, 15, 16, text.len()] {
-                let logits = decoder.read(&text[read..next])?;
+                let logits = read_on(&text[read..next])?;
                 read = next;
                 let batch = TokenBatch { inputs: text[..read].to_vec(), targets: text[..read].to_vec(), sequences: 1 };
                 let expected =

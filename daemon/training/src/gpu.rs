@@ -14,8 +14,12 @@ mod cuda;
 #[cfg(test)]
 pub(crate) mod emulated;
 mod muon;
+mod offload;
 mod product;
+mod reader;
 mod replica;
+mod rows;
+mod step;
 mod transformer;
 mod weights;
 
@@ -36,7 +40,9 @@ use crate::engine::options::Precision;
 use crate::replica::Transfer;
 
 pub(crate) use adapters::{Frozen, frozen_bytes};
+pub(crate) use offload::{DeviceValues, Offloaded};
 pub(crate) use product::{Matrix, Product};
+pub(crate) use reader::GpuReader;
 pub(crate) use replica::{GpuReplica, GpuStage, Trained};
 pub(crate) use transformer::activation_values;
 
@@ -54,6 +60,10 @@ const STRIP: usize = if cfg!(test) { 16 } else { 256 };
 
 /// Rows of a block that goes back through a norm: `NORM_ROWS` of the kernels for each warp.
 const NORM_STRIP: usize = 4 * THREADS / 32;
+
+/// Transfers that have page-locked memory at once: an exchange's copy and addition, and of a model that is offloaded weights that come,
+/// a gradient that goes, a stream that comes and one that goes.
+pub(crate) const BUFFERS_UNDER_WAY: usize = 6;
 
 /// Columns of a head that one thread sums where heads are normalised: `HEAD_COLUMNS` of the kernels.
 const HEAD_COLUMNS: usize = 4;
@@ -249,10 +259,13 @@ pub(crate) trait Accelerator: Send + Sync {
     /// Begins a copy of `f32` values as they are here in the queue. It is under way while what is queued next is computed.
     fn begin_download(&self, from: Span) -> Result<Transfer<Vec<f32>>>;
 
-    /// Begins to copy what `values` gives to memory that nothing queued reads, while what is queued next is computed.
-    fn begin_upload(&self, values: Box<dyn FnOnce() -> Vec<f32> + Send>, to: Arc<Memory>)
-    -> Result<Transfer<Vec<f32>>>;
+    /// Has `write` fill so many values of page-locked memory, and begins to copy them to the beginning of memory that what is
+    /// queued from now on leaves alone, while that is computed. Gives what `write` gave.
+    fn begin_upload(&self, write: Write, values: usize, to: Arc<Memory>) -> Result<Transfer<Vec<f32>>>;
 }
+
+/// Fills memory that is to be copied, and gives values that are wanted again once they have arrived.
+pub(crate) type Write = Box<dyn FnOnce(&mut [f32]) -> Vec<f32> + Send>;
 
 /// A GPU, opened and checked once.
 ///

@@ -32,12 +32,12 @@ pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError, free_memory};
 pub use engine::{
     Counters, Engine, EngineState, GradientAverage, Precision, StageDevice, StageOnDevice, StepReport, Taken,
-    TrainingError, TrainingOptions, why_not_cut,
+    TrainingError, TrainingOptions, why_not_cut, why_not_offloaded,
 };
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;
 pub use median::median;
-pub use memory::MemoryEstimate;
+pub use memory::{MemoryEstimate, OffloadEstimate};
 pub use model::{Evaluation, Scores, StageSpec, parameter_count, trained_layout};
 pub use ops::base_weights::BaseWeights;
 pub use outer::OuterMomentum;

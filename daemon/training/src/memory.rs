@@ -1,5 +1,7 @@
 //! How much memory a run takes, by its sizes alone: to be known before anything is allocated.
 
+mod offload;
+
 use std::fmt;
 
 use murmur_protocol::bounds::LINKS_MAX;
@@ -10,13 +12,15 @@ use crate::data::ImageShape;
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::gpu;
 use crate::model::lora::{lora_layout, lora_targets_length};
-use crate::model::transformer::{row_values, stage_layout};
+use crate::model::transformer::{held_layout, row_values, stage_layout};
 use crate::model::{self, StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BLOCK;
 use crate::ops::linear::{PANEL_ROWS_MIN, PANEL_VALUES};
 use crate::optimizer::Optimizer;
 use crate::replica::has_two_lanes;
+
+pub use offload::OffloadEstimate;
 
 /// Bytes of a value.
 const VALUE: u64 = 4;
@@ -36,6 +40,15 @@ const LOGIT_ROWS: u64 = 128;
 /// Of a daemon whatever it trains, in bytes: its program, threads, and what the allocator and huge pages leave around pieces of
 /// memory. Measured: 70 MB of daemons, 36 to 86 MB of programs with the engine alone.
 const PROCESS: u64 = 75_000_000;
+
+/// Where a stage predicts with the embedding's table and does not embed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Table {
+    /// It has a copy: the embedding is on another device.
+    Copied,
+    /// It is held once, and counted with the embedding.
+    Shared,
+}
 
 /// What training takes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +75,7 @@ impl MemoryEstimate {
         MemoryEstimate::of_part(manifest, options, (kernels, threads), None)
     }
 
-    /// As [`MemoryEstimate::of`] of one stage of a transformer, which has so many microbatches under way at once.
+    /// As [`MemoryEstimate::of`] of one stage of a pipeline, which has so many microbatches under way at once.
     pub fn of_stage(
         manifest: &RunManifest,
         options: &TrainingOptions,
@@ -71,27 +84,57 @@ impl MemoryEstimate {
         stage: &StageSpec,
         microbatches: usize,
     ) -> MemoryEstimate {
-        MemoryEstimate::of_part(manifest, options, (kernels, threads), Some((stage, microbatches as u64)))
+        MemoryEstimate::of_part(
+            manifest,
+            options,
+            (kernels, threads),
+            Some((stage, microbatches as u64, Table::Copied)),
+        )
+    }
+
+    /// The same of a part of a model whose embedding and head are on one machine.
+    pub(crate) fn of_team_part(
+        manifest: &RunManifest,
+        options: &TrainingOptions,
+        kernels: Kernels,
+        threads: usize,
+        stage: &StageSpec,
+        microbatches: usize,
+    ) -> MemoryEstimate {
+        MemoryEstimate::of_part(
+            manifest,
+            options,
+            (kernels, threads),
+            Some((stage, microbatches as u64, Table::Shared)),
+        )
     }
 
     fn of_part(
         manifest: &RunManifest,
         options: &TrainingOptions,
         (kernels, threads): (Kernels, usize),
-        part: Option<(&StageSpec, u64)>,
+        part: Option<(&StageSpec, u64, Table)>,
     ) -> MemoryEstimate {
-        let of_base = || match part {
-            Some((stage, _)) => stage_layout(transformer_of(manifest), stage),
+        let of_own = || match part {
+            Some((stage, ..)) => stage_layout(transformer_of(manifest), stage),
             None => model::layout(&manifest.model),
         };
+        // With the copy of a tied table.
+        let of_base = || match part {
+            Some((stage, _, Table::Copied)) => held_layout(transformer_of(manifest), stage),
+            _ => of_own(),
+        };
+        let part = part.map(|(stage, passes, _)| (stage, passes));
         let of_trained = |base| if manifest.lora.is_on() { lora_layout(&base, &manifest.lora) } else { base };
-        let layout = of_trained(of_base());
+        let layout = of_trained(of_own());
         let optimizer = Optimizer::new(&manifest.optimizer, &layout);
         let in_8_bits = options.keeps_8_bits(manifest, kernels == Kernels::Fused);
         let (trained, moments) =
             (layout.parameters() as u64, optimizer.lengths(in_8_bits).bytes().div_ceil(VALUE as usize) as u64);
         let whole = of_base().parameters() as u64;
         let lora = manifest.lora.is_on();
+        // Trained elsewhere: it has a gradient and no moments.
+        let copied = if lora { 0 } else { whole - trained };
         // The frozen base, and what adapters are folded into it for, where they are.
         let targets = || lora_targets_length(&of_base(), &manifest.lora) as u64;
         let (beside, of_frozen) = match kernels {
@@ -125,8 +168,8 @@ impl MemoryEstimate {
                 // One after the other.
                 (true, true) => in_pairs.max(at_once),
             };
-        // A pipeline corrects a copy of all its parts.
-        let copies = if part.is_some() { copies + trained } else { copies };
+        // A pipeline corrects a copy of all its parts, and brings a tied table and its gradient from one end to the other.
+        let copies = if part.is_some() { copies + trained + copied } else { copies };
         let at_once = options.examples_at_once(&manifest.model, kernels) as u64;
         let sequences = u64::from(manifest.optimizer.batch_sequences).min(at_once);
         let on_gpu = kernels == Kernels::Cuda;
@@ -153,7 +196,7 @@ impl MemoryEstimate {
         // Of a tied table that is trained, the rows of a batch's tokens once more.
         let embeds = part.is_none_or(|(stage, _)| stage.embeds);
         let rows_of_table = match (kernels, &manifest.model) {
-            (Kernels::Fused, ModelSpec::Transformer(spec)) if spec.tied_head && embeds && !lora => {
+            (Kernels::Fused | Kernels::Cuda, ModelSpec::Transformer(spec)) if spec.tied_head && embeds && !lora => {
                 let tokens = examples as u64 * u64::from(spec.context);
                 tokens.min(u64::from(spec.vocabulary)) * u64::from(spec.width)
             }
@@ -165,12 +208,12 @@ impl MemoryEstimate {
         let at_a_time = if kernels == Kernels::Fused { threads } else { 1 };
         let scratch = optimizer.scratch_values(at_a_time) as u64;
         // A GPU has the parameters in 16 bits as well, and a copy and a correction on their way; so has the machine's memory.
-        let rounded = if on_gpu && options.precision == Precision::Bf16 { trained / 2 } else { 0 };
+        let rounded = if on_gpu && options.precision == Precision::Bf16 { (trained + copied) / 2 } else { 0 };
         let under_way = if on_gpu { 2 * trained } else { 0 };
         let copies = copies + under_way;
         MemoryEstimate {
-            parameters: VALUE * (trained + beside + rounded + under_way),
-            gradient: VALUE * (lanes * trained + of_frozen),
+            parameters: VALUE * (trained + copied + beside + rounded + under_way),
+            gradient: VALUE * (lanes * (trained + copied) + of_frozen),
             moments: VALUE * (moments + outer),
             activations: VALUE * (activations + scratch + decoded + rows_of_table),
             copies: VALUE * copies,

@@ -14,7 +14,6 @@ mod transfer;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use candle_core::Result;
 use murmur_protocol::{Correction, ModelLayout};
@@ -80,11 +79,6 @@ pub(crate) trait Replica: Send + Sync {
         Ok(())
     }
 
-    /// How long the forward of a gradient takes; here, that of an evaluation.
-    fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
-        time_evaluation(self, batch)
-    }
-
     fn optimizer(&self) -> &Optimizer;
 
     /// Tells with how many members θ is averaged, this one counted.
@@ -111,13 +105,6 @@ pub(crate) trait Replica: Send + Sync {
     fn finish_addition(&mut self, upload: Transfer<Vec<f32>>) -> Result<Vec<f32>> {
         upload.wait()
     }
-}
-
-pub(crate) fn time_evaluation<R: Replica + ?Sized>(replica: &mut R, batch: &Batch) -> Result<Duration> {
-    replica.wait()?;
-    let begin = Instant::now();
-    replica.evaluate(batch)?;
-    Ok(begin.elapsed())
 }
 
 /// The parts of a batch that are computed one after the other, `examples_max` examples each.

@@ -9,7 +9,7 @@ use murmur_protocol::RunManifest;
 use murmur_protocol::team::arrange::{Costs, Order, arrange};
 use murmur_protocol::team::schedule::{busy, in_flight};
 
-use crate::engine::cut::why_not_over_devices;
+use crate::engine::cut::why_not_cut;
 use crate::engine::options::TrainingOptions;
 use crate::measure::operations_of_stage;
 use crate::memory::MemoryEstimate;
@@ -70,7 +70,7 @@ pub enum NoCut {
 /// # Errors
 /// When the model cannot be cut, or no cut fits.
 pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) -> Result<Cut, NoCut> {
-    if let Some(reason) = why_not_over_devices(manifest) {
+    if let Some(reason) = why_not_cut(manifest) {
         return Err(NoCut::Model(reason));
     }
     if places.iter().any(|place| place.kernels == Kernels::Composed) {
@@ -126,6 +126,7 @@ mod tests {
     use murmur_protocol::manifest::{MlpModel, TransformerModel};
 
     use super::*;
+    use crate::engine::options::Precision;
 
     fn manifest() -> RunManifest {
         let model =
@@ -161,11 +162,36 @@ mod tests {
 
     #[test]
     fn what_cannot_be_cut_is_said() {
-        let mut manifest = manifest();
-        manifest.model = TransformerModel { tied_head: true, ..TransformerModel::default() }.into();
-        let options = TrainingOptions::default();
-        assert!(matches!(cut(&manifest, &options, &[place(1.0, None); 2]), Err(NoCut::Model(_))));
-        manifest.model = MlpModel::default().into();
-        assert!(matches!(cut(&manifest, &options, &[place(1.0, None); 2]), Err(NoCut::Model(_))));
+        let manifest = RunManifest { model: MlpModel::default().into(), ..manifest() };
+        let cut = cut(&manifest, &TrainingOptions::default(), &[place(1.0, None); 2]);
+        assert!(matches!(cut, Err(NoCut::Model(_))));
+    }
+
+    /// It has parameters and a gradient, as a head of its own would have, but no moments; of a frozen one there is only the base.
+    #[test]
+    fn the_copy_of_a_tied_table_is_counted_in_the_last_stage() {
+        let tied = TransformerModel { tied_head: true, ..transformer_of(&manifest()).clone() };
+        let (table, options) = (4 * u64::from(tied.vocabulary * tied.width), TrainingOptions::default());
+        let options = TrainingOptions { micro_batch: Some(2), ..options };
+        for (kernels, precision) in
+            [(Kernels::Fused, Precision::F32), (Kernels::Cuda, Precision::F32), (Kernels::Cuda, Precision::Bf16)]
+        {
+            let options = TrainingOptions { precision, ..options };
+            for (rank, base_bits) in [(0, 32), (2, 32), (2, 8)] {
+                let mut manifests = [manifest(), RunManifest { model: tied.clone().into(), ..manifest() }];
+                manifests.iter_mut().for_each(|manifest| {
+                    (manifest.lora.rank, manifest.lora.base_bits) = (rank, base_bits);
+                });
+                let place = Place { kernels, ..place(1.0, None) };
+                let cuts = manifests.each_ref().map(|manifest| cut(manifest, &options, &[place; 2]).expect("a cut"));
+                let [untied, tied] = cuts.each_ref().map(|cut| cut.stages.last().expect("two").memory);
+                assert_eq!(cuts[0].stages[1].stage, cuts[1].stages[1].stage);
+                // A GPU has a copy and a correction of its own parameters on their way.
+                let under_way = if kernels == Kernels::Cuda && rank == 0 { 2 * table } else { 0 };
+                assert_eq!(untied.parameters - tied.parameters, under_way, "{kernels:?} {precision:?} {rank}");
+                assert_eq!(untied.moments - tied.moments, if rank == 0 { 2 * table } else { 0 });
+                assert_eq!((untied.gradient, untied.activations), (tied.gradient, tied.activations));
+            }
+        }
     }
 }

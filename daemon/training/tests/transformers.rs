@@ -188,7 +188,7 @@ fn merged_adapters_compute_the_same_in_the_transformers_library() {
     let spec = base.config.model(16);
     let targets = ["q_proj", "v_proj", "down_proj"].map(str::to_owned).to_vec();
     let adapted = LoraSpec { rank: 3, alpha: 6.0, targets, ..LoraSpec::default() };
-    let tuned = lora::Lora::new(Transformer::new(&spec), base.parameters.clone(), &adapted);
+    let tuned = Transformer::new(&spec).with_adapters(base.parameters.clone(), &adapted);
     let count = tuned.layout().parameters();
     let adapters: Vec<f32> = (0..count).map(|index| (index % 13) as f32 / 40.0 - 0.15).collect();
     let merged = lora::merge(&base.config.layout(), &adapted, &base.parameters, &adapters);

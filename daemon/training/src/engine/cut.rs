@@ -8,7 +8,7 @@ use murmur_protocol::{ModelLayout, RunManifest};
 use super::{Engine, TrainingError, TrainingOptions, check_length};
 use crate::data::Corpus;
 use crate::gpu::{self, Accelerator, Frozen, GpuReplica, GpuStage, Trained};
-use crate::model::lora::{Lora, initial_adapters, lora_layout};
+use crate::model::lora::{initial_adapters, lora_layout};
 use crate::model::{self, Model, StageSpec, Transformer, transformer_of};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
@@ -65,15 +65,9 @@ impl StageDevice {
     }
 }
 
-/// Why the model of a run is not cut into stages; `None` where it may be, by a team whose captain has both ends.
+/// Why the model of a run is not cut into stages; `None` where it may be.
 pub fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
     manifest.model.transformer().is_none().then_some("only transformers are cut at their layers")
-}
-
-/// The same where each stage is on another device.
-pub(crate) fn why_not_over_devices(manifest: &RunManifest) -> Option<&'static str> {
-    let tied = "its head is the embedding's table, which the first and the last device would have to share";
-    why_not_cut(manifest).or_else(|| transformer_of(manifest).tied_head.then_some(tied))
 }
 
 impl Engine {
@@ -94,7 +88,7 @@ impl Engine {
         stages: &[StageOnDevice],
         options: TrainingOptions,
     ) -> Result<Engine, TrainingError> {
-        if let Some(reason) = why_not_over_devices(manifest) {
+        if let Some(reason) = why_not_cut(manifest) {
             return Err(TrainingError::NotCut(reason.to_owned()));
         }
         if let Some(base) = &base {
@@ -109,7 +103,11 @@ impl Engine {
         for StageOnDevice { stage, device } in stages {
             let model = Transformer::of_stage(transformer_of(manifest), stage.clone());
             let end = first + model.layout().parameters();
-            let weights = base.as_ref().map(|base| base.part(first..end));
+            let weights = base.as_ref().map(|base| {
+                let own = base.part(first..end);
+                // Where a copied table is trained, the pipeline brings it.
+                if manifest.lora.is_on() { own.followed_by(base.part(0..model.copied())) } else { own }
+            });
             first = end;
             let device = StageDevice::open(device)?;
             built.push(stage_on_device(manifest, model, weights, (&device, threads), &options)?);
@@ -117,7 +115,7 @@ impl Engine {
         let layout = model::trained_layout(manifest);
         let parts = InParts::of(manifest, &options, on_cpu == stages.len());
         let optimizer = Optimizer::new(&manifest.optimizer, &layout).with_moments(moments_in_8_bits);
-        let pipeline = Pipeline::new(built, layout.into(), optimizer, parts);
+        let pipeline = Pipeline::new(built, layout.into(), optimizer, parts)?;
         Engine::around(manifest, corpus, node, Box::new(pipeline), 1)
     }
 }
@@ -147,20 +145,20 @@ fn on_host(
     threads: usize,
     options: &TrainingOptions,
 ) -> Result<Box<dyn Stage>, TrainingError> {
-    let begin = |model: &dyn Model| match options.weightless {
+    let begin = |model: &Transformer| match options.weightless {
         true => vec![0.0; model.layout().parameters()],
         false => model.initial_parameters(manifest.run.seed),
     };
-    let (mut model, base): (Box<dyn Model>, _) = if manifest.lora.is_on() {
-        (Box::new(Lora::new(model, base.ok_or(TrainingError::BaseMissing)?, &manifest.lora)), None)
+    let (mut model, base) = if manifest.lora.is_on() {
+        (model.with_adapters(base.ok_or(TrainingError::BaseMissing)?, &manifest.lora), None)
     } else {
-        (Box::new(model), base)
+        (model, base)
     };
     model.set_recompute(options.recompute);
     model.set_precision(options.precision);
-    let parameters = base.map_or_else(|| begin(&*model), BaseWeights::into_exact);
+    let parameters = base.map_or_else(|| begin(&model), BaseWeights::into_exact);
     let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
-    let replica = HostReplica::new(model, parameters, manifest.optimizer.clone(), micro_batch);
+    let replica = HostReplica::new(Box::new(model), parameters, manifest.optimizer.clone(), micro_batch);
     Ok(Box::new(HostStage::new(replica.with_moments(options.moments_in_8_bits), threads)?))
 }
 
@@ -179,8 +177,8 @@ fn on_gpu(
     let seed = manifest.run.seed;
     let (base, layout, parameters) = if manifest.lora.is_on() {
         let base = base.ok_or(TrainingError::BaseMissing)?;
-        let weights = base.in_bits(model.layout(), manifest.lora.base_bits);
-        let base = Frozen::new(&*device, model.layout(), &weights, &manifest.lora, options.precision.into())?;
+        let weights = base.in_bits(model.held_layout(), manifest.lora.base_bits);
+        let base = Frozen::new(&*device, model.held_layout(), &weights, &manifest.lora, options.precision.into())?;
         let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
         let parameters = begin(&layout, &|| initial_adapters(&layout, seed));
         (Some(base), layout, parameters)

@@ -87,6 +87,9 @@ pub struct TrainingOptions {
 /// most a fifth.
 const MICROBATCHES_PER_STAGE: usize = 4;
 
+/// Tokens that a GPU computes at once where a model is offloaded, unless told otherwise: enough to keep it busy (a guess).
+const OFFLOADED_AT_ONCE: usize = 4096;
+
 impl TrainingOptions {
     /// For a pipeline of so many stages, where a batch passes in parts: on GPUs, which else take it at once, in a number that
     /// keeps most stages busy. The CPU takes [`TOKENS_AT_ONCE`] in any case.
@@ -94,6 +97,13 @@ impl TrainingOptions {
         let examples = manifest.optimizer.batch_sequences as usize;
         let chosen = (!all_on_cpu).then(|| (examples / (MICROBATCHES_PER_STAGE * stages)).max(1));
         TrainingOptions { micro_batch: self.micro_batch.or(chosen), ..self }
+    }
+
+    /// For a model that is offloaded: on a GPU whose memory is short as many examples at once as [`OFFLOADED_AT_ONCE`] allows, for more
+    /// of them would move no fewer weights.
+    pub fn offloaded(self, manifest: &RunManifest) -> TrainingOptions {
+        let chosen = (OFFLOADED_AT_ONCE / manifest.model.context() as usize).max(1);
+        TrainingOptions { micro_batch: self.micro_batch.or(Some(chosen)), ..self }
     }
 
     /// Whether moments are kept in 8 bits where all that a model lies on are CPUs, or not.

@@ -1,4 +1,4 @@
-//! Low-rank adapters beside a frozen transformer in a GPU's memory, as `model/transformer/weights.rs` has them on the CPU: the
+//! Low-rank adapters beside a frozen transformer in a GPU's memory, as `model/lora.rs` has them on the CPU: the
 //! base is held once, in the kind in which products read it or in 8 bits, and has no gradient.
 
 use std::ops::Range;
@@ -11,8 +11,7 @@ use murmur_protocol::manifest::LoraSpec;
 
 use super::coded::{Coded, coded_bytes};
 use super::{Accelerator, Kind, Matrix, Memory, Span, bytes_of, count, launch_for_each};
-use crate::model::adapter_places::AdapterPlaces;
-use crate::model::lora::adapter_places;
+use crate::model::lora::{AdapterPlaces, adapter_places};
 use crate::ops::base_weights::BaseWeights;
 
 /// A frozen base, and where adapters lie beside it.

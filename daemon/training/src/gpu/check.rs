@@ -12,7 +12,6 @@ use murmur_protocol::manifest::{AttentionBias, LoraSpec, OptimizerKind, Optimize
 use super::{ATTENTION_WIDTHS, Accelerator, Frozen, GpuReplica, Trained};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
-use crate::model::lora::Lora;
 use crate::model::{Model as _, StageSpec, Transformer, build};
 use crate::ops::base_weights::BaseWeights;
 use crate::optimizer::Moments;
@@ -145,7 +144,7 @@ fn agrees_beside_8_bits(device: &Arc<dyn Accelerator>, precision: Precision, tol
     let (base, optimizer) = (Transformer::new(&spec), OptimizerSpec::default());
     let weights = BaseWeights::from(base.initial_parameters(1)).in_bits(base.layout(), lora.base_bits);
     let frozen = Frozen::new(&**device, base.layout(), &weights, &lora, precision.into())?;
-    let model = Lora::new(base, weights, &lora);
+    let model = base.with_adapters(weights, &lora);
     let layout = model.layout().clone();
     // Where B is zero, A has no gradient.
     let parameters: Vec<f32> = (0..layout.parameters()).map(|index| ((index % 7) as f32 - 3.0) / 50.0).collect();

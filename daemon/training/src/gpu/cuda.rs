@@ -12,14 +12,11 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::{Error, Result};
 
 use super::product::Operand;
-use super::{Accelerator, Argument, Kind, Memory, Product, Span, THREADS, kernel_names};
+use super::{Accelerator, Argument, BUFFERS_UNDER_WAY, Kind, Memory, Product, Span, THREADS, Write, kernel_names};
 use crate::replica::Transfer;
 
 /// The kernels for any GPU of the capability that this was built for, or a later one.
 const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
-
-/// Buffers of page-locked memory that wait for the next transfer, at most: a copy and an addition may be under way at once.
-const PINNED_KEPT_MAX: usize = 2;
 
 pub(crate) struct Cuda {
     context: Arc<CudaContext>,
@@ -89,7 +86,7 @@ impl PinnedPool {
             free.push(buffer);
             // The largest stay: fragments are small, a whole model takes longest to lock.
             let smallest = (0..free.len()).min_by_key(|index| free[*index].len());
-            smallest.filter(|_| free.len() > PINNED_KEPT_MAX).map(|index| free.swap_remove(index))
+            smallest.filter(|_| free.len() > BUFFERS_UNDER_WAY).map(|index| free.swap_remove(index))
         };
         drop(surplus);
         result
@@ -219,27 +216,23 @@ impl Accelerator for Cuda {
         })
     }
 
-    fn begin_upload(
-        &self,
-        values: Box<dyn FnOnce() -> Vec<f32> + Send>,
-        to: Arc<Memory>,
-    ) -> Result<Transfer<Vec<f32>>> {
-        // Before this the memory is not there.
-        let allocated = self.stream.record_event(None).w()?;
+    fn begin_upload(&self, write: Write, values: usize, to: Arc<Memory>) -> Result<Transfer<Vec<f32>>> {
+        assert!(values <= to.span.values);
+        // Before this the memory is not there, or still read.
+        let is_free = self.stream.record_event(None).w()?;
         let (stream, pinned) = (self.uploads.clone(), self.pinned.clone());
         Transfer::waiting(move || {
-            let values = values();
-            assert!(values.len() <= to.span.values);
-            pinned.with(values.len(), |buffer| {
-                buffer.copy_from_slice(&values);
-                stream.wait(&allocated).w()?;
+            let given = pinned.with(values, |buffer| {
+                let given = write(buffer);
+                stream.wait(&is_free).w()?;
                 // SAFETY: `to` lives until the transfer has ended.
                 unsafe { result::memcpy_htod_async(to.span.address, buffer, stream.cu_stream()) }.w()?;
-                wait_asleep(&stream)
+                wait_asleep(&stream)?;
+                Ok(given)
             })?;
             drop(to);
             stream.context().check_err().w()?;
-            Ok(values)
+            Ok(given)
         })
     }
 }

@@ -10,13 +10,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 use candle_core::{Error, Result};
 use libloading::Library;
 
-use super::{Accelerator, Argument, Kind, Memory, Product, Span, THREADS, kernel_names};
+use super::{Accelerator, Argument, Kind, Memory, Product, Span, THREADS, Write, kernel_names};
 use crate::gpu::product::Operand;
 use crate::replica::Transfer;
 
 /// Bytes behind each tensor that nobody may write.
 const GUARD: usize = 64;
 const UNTOUCHED: u8 = 0xA5;
+
+/// What memory is filled with that is about to be overwritten: no number.
+const LOST: u8 = 0xFF;
 
 type Kernel = unsafe extern "C" fn(c_uint, c_uint, *mut *mut c_void);
 
@@ -83,6 +86,7 @@ pub(crate) struct Emulated {
     kernels: &'static Kernels,
     /// Bytes allocated so far.
     allocated: AtomicUsize,
+    held: Arc<Held>,
     /// A kernel that does nothing.
     broken: &'static str,
 }
@@ -96,7 +100,9 @@ impl Emulated {
     /// One whose kernel of this name does nothing.
     pub(crate) fn without(broken: &'static str) -> Option<Arc<Emulated>> {
         match kernels() {
-            Some(kernels) => Some(Arc::new(Emulated { kernels, allocated: AtomicUsize::new(0), broken })),
+            Some(kernels) => {
+                Some(Arc::new(Emulated { kernels, allocated: AtomicUsize::default(), held: Arc::default(), broken }))
+            }
             None => {
                 println!("skipped: the GPU's kernels need Linux and a C++ compiler to run on the CPU");
                 None
@@ -108,16 +114,30 @@ impl Emulated {
     pub(crate) fn allocated(&self) -> usize {
         self.allocated.load(Ordering::Relaxed)
     }
+
+    /// The most bytes that were held at once.
+    pub(crate) fn peak(&self) -> usize {
+        self.held.peak.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes that have not been given back.
+#[derive(Default)]
+struct Held {
+    now: AtomicUsize,
+    peak: AtomicUsize,
 }
 
 /// Checks when it is dropped that nobody wrote behind it.
 struct Guarded {
     words: Vec<u64>,
     bytes: usize,
+    held: Arc<Held>,
 }
 
 impl Drop for Guarded {
     fn drop(&mut self) {
+        self.held.now.fetch_sub(self.bytes, Ordering::Relaxed);
         // SAFETY: the words' own memory.
         let all: &[u8] = unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), 8 * self.words.len()) };
         let untouched = all[self.bytes..].iter().all(|byte| *byte == UNTOUCHED);
@@ -134,9 +154,14 @@ impl Accelerator for Emulated {
     fn allocate(&self, kind: Kind, values: usize) -> Result<Memory> {
         let bytes = values * kind.size();
         self.allocated.fetch_add(bytes, Ordering::Relaxed);
+        let now = self.held.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.held.peak.fetch_max(now, Ordering::Relaxed);
         let mut words = vec![u64::from_ne_bytes([UNTOUCHED; 8]); (bytes + GUARD).div_ceil(8)];
         let address = words.as_mut_ptr() as u64;
-        let memory = Memory { span: Span { address, values, kind }, _owner: Box::new(Guarded { words, bytes }) };
+        let memory = Memory {
+            span: Span { address, values, kind },
+            _owner: Box::new(Guarded { words, bytes, held: self.held.clone() }),
+        };
         self.clear(memory.span)?;
         Ok(memory)
     }
@@ -197,20 +222,26 @@ impl Accelerator for Emulated {
     }
 
     fn begin_download(&self, from: Span) -> Result<Transfer<Vec<f32>>> {
-        let mut values = vec![0.0_f32; from.values];
-        self.download(from, super::bytes_of_mut(&mut values))?;
-        Transfer::waiting(move || Ok(values))
+        let copy = self.allocate(Kind::F32, from.values)?;
+        self.copy(from, copy.span)?;
+        Transfer::waiting(move || {
+            let mut values = vec![0.0_f32; copy.span.values];
+            super::bytes_of_mut(&mut values).copy_from_slice(bytes(copy.span));
+            drop(copy);
+            Ok(values)
+        })
     }
 
-    fn begin_upload(
-        &self,
-        values: Box<dyn FnOnce() -> Vec<f32> + Send>,
-        to: Arc<Memory>,
-    ) -> Result<Transfer<Vec<f32>>> {
+    /// What the memory held is lost at once, what comes is there later.
+    fn begin_upload(&self, write: Write, values: usize, to: Arc<Memory>) -> Result<Transfer<Vec<f32>>> {
+        let place = to.span.first(values);
+        bytes(place).fill(LOST);
         Transfer::waiting(move || {
-            let values = values();
-            bytes(to.span).copy_from_slice(super::bytes_of(&values));
-            Ok(values)
+            let mut buffer = vec![0.0; values];
+            let given = write(&mut buffer);
+            bytes(place).copy_from_slice(super::bytes_of(&buffer));
+            drop(to);
+            Ok(given)
         })
     }
 }

@@ -11,13 +11,15 @@ use candle_core::Result;
 use murmur_protocol::manifest::{OptimizerSpec, TransformerModel};
 use murmur_protocol::{Correction, ModelLayout};
 
-use super::muon::{MuonMemory, Vectors};
+use super::muon::MuonMemory;
+use super::step::{Places, Stepping};
 use super::transformer::GpuTransformer;
 use super::weights::{Gradient, WeightMemory, Weights};
-use super::{AT_ONCE, Accelerator, Argument, Frozen, Kind, Memory, SUM_BLOCKS, Span};
-use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum, sums};
+use super::{Accelerator, Frozen, Kind, Memory, SUM_BLOCKS, Span};
+use super::{bytes_of, bytes_of_mut, count, launch_for_each, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
+use crate::model::transformer::held_layout;
 use crate::model::{Evaluation, StageSpec};
 use crate::optimizer::{CodedMoments, Moments, Optimizer, Rule};
 use crate::replica::{Replica, Transfer, parts};
@@ -44,6 +46,7 @@ pub(crate) struct GpuReplica {
     device: Arc<dyn Accelerator>,
     model: GpuTransformer,
     layout: Arc<ModelLayout>,
+    /// Behind its own values ([`GpuReplica::own`]) a copy of what another stage has, of which the gradient is here, but no moments.
     parameters: WeightMemory,
     base: Option<Arc<Frozen>>,
     gradient: Memory,
@@ -81,12 +84,13 @@ impl GpuReplica {
         let Trained { stage, layout, base } = trained;
         let optimizer = Optimizer::new(&optimizer, &layout);
         let rank = base.as_ref().map_or(0, |base| base.rank());
+        let held = if base.is_some() { parameters.len() } else { held_layout(spec, &stage).parameters() };
         let mut replica = GpuReplica {
             model: GpuTransformer::new(device.clone(), spec, &stage, (kind, options.recompute, rank))?,
             layout,
-            parameters: WeightMemory::new(&*device, kind, parameters.len())?,
+            parameters: WeightMemory::new(&*device, kind, held)?,
             base,
-            gradient: vector(parameters.len())?,
+            gradient: vector(held)?,
             first_moment: vector(parameters.len())?,
             second_moment: vector(optimizer.seconds())?,
             average: optimizer.spec.match_batch.then(|| vector(optimizer.averages())).transpose()?,
@@ -113,20 +117,18 @@ impl GpuReplica {
     }
 
     /// Where the transformer adds its gradient.
-    fn added_to(&self) -> Gradient {
-        Gradient::new(self.gradient.span(), self.base.is_some())
+    fn added_to(&self, is_last: bool) -> Gradient {
+        Gradient::new(self.gradient.span(), self.base.is_some(), is_last)
     }
 
-    fn clear_gradient(&self) -> Result<()> {
+    fn clear_gradient(&mut self) -> Result<()> {
+        self.model.begin_gradient();
         self.device.clear(self.gradient.span())
     }
 
-    /// Of what the transformer has left of so many predictions.
-    fn evaluation(&self, predictions: usize) -> Result<Evaluation> {
-        let total = |values| sum(&*self.device, "sum_values", values, self.sums.span());
-        let loss_sum = total(self.model.losses(predictions))?;
-        let correct = total(self.model.hits(predictions))? as usize;
-        Ok(Evaluation { loss_sum, predictions, correct })
+    /// Where its own values lie.
+    fn own(&self) -> Range<usize> {
+        0..self.layout.parameters()
     }
 
     fn download(&self, from: Span) -> Result<Vec<f32>> {
@@ -142,27 +144,28 @@ impl Replica for GpuReplica {
     }
 
     fn parameters(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Owned(self.download(self.parameters.exact())?))
+        Ok(Cow::Owned(self.download(self.parameters.exact().part(self.own()))?))
     }
 
     fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
-        self.parameters.upload(&*self.device, values)
+        self.parameters.upload(&*self.device, 0, values)
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
         self.clear_gradient()?;
-        let (weights, gradient) = (self.weights(), self.added_to());
         let (mut loss, share) = (0.0, 1.0 / batch.predictions() as f32);
-        for part in parts(batch, self.micro_batch) {
+        let (weights, mut parts) = (self.weights(), parts(batch, self.micro_batch).peekable());
+        while let Some(part) = parts.next() {
+            let gradient = self.added_to(parts.peek().is_none());
             self.model.forward(&weights, part.tokens()?, None)?;
             self.model.backward(&weights, part.tokens()?, None, share, gradient)?;
-            loss += sum(&*self.device, "sum_values", self.model.losses(part.predictions()), self.sums.span())?;
+            loss += self.model.loss_sum(part.predictions(), self.sums.span())?;
         }
         Ok(loss / batch.predictions() as f64)
     }
 
     fn gradient(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Owned(self.download(self.gradient.span())?))
+        Ok(Cow::Owned(self.download(self.gradient.span().part(self.own()))?))
     }
 
     fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
@@ -177,45 +180,29 @@ impl Replica for GpuReplica {
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
         self.steps += 1;
-        let spec = &self.optimizer.spec;
         let factors = self.optimizer.factors(self.steps, gradient_norm, learning_rate, &mut self.average_weight);
+        let by = Stepping {
+            device: &*self.device,
+            spec: &self.optimizer.spec,
+            factors,
+            muon: self.muon.as_ref(),
+            sums: self.sums.span(),
+        };
         for tensor in &self.optimizer.tensors {
-            let vectors = [self.parameters.exact(), self.gradient.span(), self.first_moment.span()];
-            let [values, gradient, first] = vectors.map(|vector| vector.part(tensor.range.clone()));
-            match (&tensor.rule, &self.muon) {
-                (Rule::AdamW { decays, second }, _) => {
-                    let factors = factors.decaying(*decays);
-                    let average = self.average.as_ref().map(|average| average.span().part(second.clone()));
-                    let second = self.second_moment.span().part(second.clone());
-                    let (squared, unbias) = match average {
-                        Some(average) => {
-                            let decay = factors.average_decay;
-                            let scalars = [decay, (1.0 - decay) * factors.clip as f32];
-                            let arguments = [average.into(), gradient.into(), count(tensor.range.len())];
-                            let arguments: Vec<_> = arguments.into_iter().chain(scalars.map(Into::into)).collect();
-                            launch_for_each(&*self.device, "blend_gradients", tensor.range.len(), &arguments)?;
-                            (average, f64::from(factors.unbias_average))
-                        }
-                        None => (gradient, factors.clip),
-                    };
-                    let new = [1.0 - spec.beta1, 1.0 - spec.beta2];
-                    let scalars = [factors.clip, unbias, spec.beta1, spec.beta2, new[0], new[1], factors.rate];
-                    let scalars = scalars.into_iter().chain([factors.keep, factors.unbias_second, spec.epsilon]);
-                    let rounded = Argument::from(self.parameters.rounded(&tensor.range));
-                    let vectors = [gradient, squared, first, second].map(Argument::from);
-                    let arguments: Vec<Argument> = ([values.into(), rounded].into_iter().chain(vectors))
-                        .chain([count(tensor.range.len())])
-                        .chain(scalars.map(|value| Argument::Scalar(value as f32)))
-                        .collect();
-                    launch_for_each(&*self.device, "adamw", tensor.range.len().div_ceil(AT_ONCE), &arguments)?;
-                }
-                (Rule::Muon(shape), Some(memory)) => {
-                    let vectors = Vectors { values, gradient, momentum: first };
-                    memory.step(&*self.device, &vectors, *shape, spec.muon_momentum, &factors, self.sums.span())?;
-                    self.parameters.round(&*self.device, &tensor.range)?;
-                }
-                (Rule::Muon(_), None) => unreachable!("where Muon steps there is memory for it"),
-            }
+            let part = |vector: Span| vector.part(tensor.range.clone());
+            let of_second = |memory: &Memory| match &tensor.rule {
+                Rule::AdamW { second, .. } => Some(memory.span().part(second.clone())),
+                Rule::Muon(_) => None,
+            };
+            let places = Places {
+                values: part(self.parameters.exact()),
+                rounded: self.parameters.rounded(&tensor.range),
+                gradient: part(self.gradient.span()),
+                first: part(self.first_moment.span()),
+                second: of_second(&self.second_moment),
+                average: self.average.as_ref().and_then(of_second),
+            };
+            by.step(&tensor.rule, &places)?;
         }
         Ok(())
     }
@@ -224,7 +211,7 @@ impl Replica for GpuReplica {
         let (weights, mut evaluation) = (self.weights(), Evaluation::default());
         for part in parts(batch, self.micro_batch) {
             self.model.evaluate(&weights, part.tokens()?, None)?;
-            evaluation = evaluation.with(self.evaluation(part.predictions())?);
+            evaluation = evaluation.with(self.model.evaluation(part.predictions(), self.sums.span())?);
         }
         Ok(evaluation)
     }
@@ -264,7 +251,7 @@ impl Replica for GpuReplica {
     }
 
     fn begin_copy(&self) -> Result<Option<Transfer<Vec<f32>>>> {
-        self.device.begin_download(self.parameters.exact()).map(Some)
+        self.device.begin_download(self.parameters.exact().part(self.own())).map(Some)
     }
 
     fn begin_addition(&mut self, range: Range<usize>, correction: &Correction) -> Result<Option<Transfer<Vec<f32>>>> {
@@ -272,7 +259,12 @@ impl Replica for GpuReplica {
             return Ok(None);
         }
         let (place, correction) = (Arc::new(self.device.allocate(Kind::F32, range.len())?), correction.clone());
-        let upload = self.device.begin_upload(Box::new(move || correction.to_values()), place.clone())?;
+        let write = move |place: &mut [f32]| {
+            let values = correction.to_values();
+            place.copy_from_slice(&values);
+            values
+        };
+        let upload = self.device.begin_upload(Box::new(write), range.len(), place.clone())?;
         self.additions.push_back((range, place));
         Ok(Some(upload))
     }

@@ -8,20 +8,23 @@ use std::sync::Arc;
 use candle_core::Result;
 use murmur_protocol::manifest::TransformerModel;
 
+use super::rows::RowSums;
 use super::weights::{Gradient, Weights};
-use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Memory, Product, Span, THREADS, bytes_of, of_kind};
+use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Memory, Product, Span, THREADS, bytes_of, of_kind, sum};
 use crate::data::TokenBatch;
-use crate::model::StageSpec;
 use crate::model::transformer::operations::attention_of;
-use crate::model::transformer::{Network, Passes, stage_layout};
+use crate::model::transformer::{Decoder, Network, Passes, held_layout, parts};
+use crate::model::{Evaluation, StageSpec};
 use crate::ops::attention::Attention;
 use crate::ops::rotary::RotaryTables;
 
 mod attention;
+mod in_turns;
 mod linear;
 mod memory;
 mod operations;
 
+pub(crate) use in_turns::GpuTurns;
 pub(crate) use memory::activation_values;
 use memory::{GpuMemory, Scratch, fuses_attention};
 
@@ -31,6 +34,8 @@ pub(crate) struct GpuTransformer {
     passes: Passes<GpuMemory>,
     /// Of the largest batch so far.
     scratch: Option<Scratch>,
+    /// Of the microbatches so far, what the embedding adds to a tied table's gradient.
+    embedded: RowSums,
 }
 
 /// What all batches of a model have in common.
@@ -56,8 +61,11 @@ struct Gpu<'a> {
     scratch: &'a Scratch,
     weights: &'a Weights,
     batch: &'a TokenBatch,
+    /// Tokens of its text that caches hold.
+    past: usize,
     /// Where the gradient is added, of a backward.
     gradient: Option<Gradient>,
+    embedded: &'a mut RowSums,
 }
 
 /// By which queries and keys are turned, each `[context, half a head's width]`.
@@ -82,6 +90,18 @@ impl Angles {
 }
 
 impl GpuModel {
+    fn new(device: Arc<dyn Accelerator>, spec: &TransformerModel, kind: Kind, rank: usize) -> Result<GpuModel> {
+        let (tables, head_width) = (RotaryTables::of(spec), spec.resolved_head_width() as usize);
+        assert!(head_width <= HEAD_COLUMNS * THREADS, "the ranges of a run's model");
+        let values = tables.cosines().len();
+        let angles = Angles::new(&*device, tables.cosines(), tables.sines())?;
+        let no_angles = (!spec.layers_without_rope.is_empty())
+            .then(|| Angles::new(&*device, &vec![1.0; values], &vec![0.0; values]))
+            .transpose()?;
+        let fuses_attention = fuses_attention(kind, head_width);
+        Ok(GpuModel { device, spec: spec.clone(), kind, fuses_attention, rank, angles, no_angles })
+    }
+
     fn width(&self) -> usize {
         self.spec.width as usize
     }
@@ -113,38 +133,28 @@ impl GpuTransformer {
         stage: &StageSpec,
         (kind, recompute, rank): (Kind, bool, usize),
     ) -> Result<GpuTransformer> {
-        let (tables, head_width) = (RotaryTables::of(spec), spec.resolved_head_width() as usize);
-        assert!(head_width <= HEAD_COLUMNS * THREADS, "the ranges of a run's model");
-        let values = tables.cosines().len();
-        let angles = Angles::new(&*device, tables.cosines(), tables.sines())?;
-        let no_angles = (!spec.layers_without_rope.is_empty())
-            .then(|| Angles::new(&*device, &vec![1.0; values], &vec![0.0; values]))
-            .transpose()?;
-        let fuses_attention = fuses_attention(kind, head_width);
         Ok(GpuTransformer {
-            network: Network::new(spec, stage, &stage_layout(spec, stage)),
-            model: GpuModel { device, spec: spec.clone(), kind, fuses_attention, rank, angles, no_angles },
+            network: Network::new(spec, stage, &held_layout(spec, stage)),
+            model: GpuModel::new(device, spec, kind, rank)?,
             passes: Passes::new(recompute),
             scratch: None,
+            embedded: RowSums::default(),
         })
     }
 
-    /// What computes a batch that fits this model.
+    /// What computes a batch that fits this model, or the next part of a text of which so many tokens were read.
     fn on<'a>(
         &'a mut self,
         weights: &'a Weights,
         batch: &'a TokenBatch,
         gradient: Option<Gradient>,
+        read: Option<usize>,
     ) -> Result<(&'a Network, &'a mut Passes<GpuMemory>, Gpu<'a>)> {
-        let GpuTransformer { network, model, passes, scratch } = self;
+        let GpuTransformer { network, model, passes, scratch, embedded } = self;
         let attention = attention_of(&model.spec, batch)?;
-        if !scratch.as_ref().is_some_and(|scratch| scratch.fits(&attention)) {
-            // First the old one goes.
-            *scratch = None;
-            *scratch = Some(Scratch::new(model, &attention)?);
-        }
-        let scratch = scratch.as_ref().expect("it has just been made");
-        Ok((network, passes, Gpu { model, attention, scratch, weights, batch, gradient }))
+        let scratch = Scratch::that_fits(scratch, model, &attention, read.is_some())?;
+        let past = read.unwrap_or(0);
+        Ok((network, passes, Gpu { model, attention, scratch, weights, batch, past, gradient, embedded }))
     }
 
     /// The forward of a microbatch through this stage, of whose output the stream is returned where it does not predict. What
@@ -155,12 +165,12 @@ impl GpuTransformer {
         batch: &TokenBatch,
         input: Option<Vec<f32>>,
     ) -> Result<Option<Vec<f32>>> {
-        let (network, passes, device) = self.on(weights, batch, None)?;
+        let (network, passes, device) = self.on(weights, batch, None, None)?;
         passes.forward(network, &device, input)
     }
 
-    /// The backward of the oldest forward that waits: from the losses, which are left in [`GpuTransformer::losses`], or from the
-    /// gradient of the output. Returns that of the input where there is one.
+    /// The backward of the oldest forward that waits: from the losses, whose sum [`GpuTransformer::loss_sum`] tells, or from
+    /// the gradient of the output. Returns that of the input where there is one.
     pub(crate) fn backward(
         &mut self,
         weights: &Weights,
@@ -169,7 +179,7 @@ impl GpuTransformer {
         share: f32,
         gradient: Gradient,
     ) -> Result<Option<Vec<f32>>> {
-        let (network, passes, mut device) = self.on(weights, batch, Some(gradient))?;
+        let (network, passes, mut device) = self.on(weights, batch, Some(gradient), None)?;
         passes.backward(network, &mut device, to_output, share)
     }
 
@@ -178,26 +188,51 @@ impl GpuTransformer {
         self.passes.abandon();
     }
 
-    /// The output stream of a batch, or its losses and hits, which are left in [`GpuTransformer::losses`] and
-    /// [`GpuTransformer::hits`].
+    /// Forgets what a batch that was given up has left of a gradient.
+    pub(crate) fn begin_gradient(&mut self) {
+        self.embedded.clear();
+    }
+
+    /// The output stream of a batch, or nothing: then [`GpuTransformer::evaluation`] tells how well it was predicted.
     pub(crate) fn evaluate(
         &mut self,
         weights: &Weights,
         batch: &TokenBatch,
         input: Option<Vec<f32>>,
     ) -> Result<Option<Vec<f32>>> {
-        let (network, passes, mut device) = self.on(weights, batch, None)?;
+        let (network, passes, mut device) = self.on(weights, batch, None, None)?;
         passes.evaluate(network, &mut device, input)
     }
 
-    /// Of the last batch, a row each.
-    pub(crate) fn losses(&self, rows: usize) -> Span {
-        self.scratch().losses.span().first(rows)
+    /// Reads `tokens`, at least one and at most what the context has room for, and gives the logits of the one after them.
+    pub(crate) fn read(
+        &mut self,
+        weights: &Weights,
+        tokens: &[u32],
+        decoder: &mut Decoder<GpuMemory>,
+    ) -> Result<Vec<f32>> {
+        let mut logits = Vec::new();
+        for part in parts(tokens) {
+            let (network, _, device) = self.on(weights, &part, None, Some(decoder.length()))?;
+            logits = decoder.read(network, &device)?;
+        }
+        Ok(logits)
     }
 
-    /// Of the last batch: 1 for each row whose target was the likeliest, else 0.
-    pub(crate) fn hits(&self, rows: usize) -> Span {
-        self.scratch().hits.span().first(rows)
+    /// Of the last batch, so many predictions; `sums` is for a sum that is on its way to the host.
+    pub(crate) fn evaluation(&self, predictions: usize, sums: Span) -> Result<Evaluation> {
+        let correct = self.sum(&self.scratch().hits, predictions, sums)? as usize;
+        Ok(Evaluation { loss_sum: self.loss_sum(predictions, sums)?, predictions, correct })
+    }
+
+    /// The sum of the losses of these.
+    pub(crate) fn loss_sum(&self, predictions: usize, sums: Span) -> Result<f64> {
+        self.sum(&self.scratch().losses, predictions, sums)
+    }
+
+    /// Of the first values.
+    fn sum(&self, values: &Memory, count: usize, sums: Span) -> Result<f64> {
+        sum(&*self.model.device, "sum_values", values.span().first(count), sums)
     }
 
     fn scratch(&self) -> &Scratch {

@@ -8,7 +8,7 @@ use candle_core::Result;
 use super::adapters::{Frozen, Held};
 use super::coded::Coded;
 use super::{Accelerator, Kind, Matrix, Memory, Span, bytes_of, count, launch_for_each};
-use crate::model::adapter_places::AdapterPlaces;
+use crate::model::lora::AdapterPlaces;
 
 /// What a transformer computes with: trained weights, or a frozen base with adapters beside it. Places are those of the model's
 /// layout.
@@ -90,11 +90,13 @@ pub(crate) struct Gradient {
     /// Flat in the order of what is trained.
     values: Span,
     is_of_adapters: bool,
+    /// Whether nothing is added to it after this microbatch: see [`crate::model::Task::is_last`].
+    pub(super) is_last: bool,
 }
 
 impl Gradient {
-    pub(crate) fn new(values: Span, is_of_adapters: bool) -> Gradient {
-        Gradient { values, is_of_adapters }
+    pub(crate) fn new(values: Span, is_of_adapters: bool, is_last: bool) -> Gradient {
+        Gradient { values, is_of_adapters, is_last }
     }
 
     /// Of weights at a place of the model's layout; `None` where these are frozen.
@@ -110,7 +112,7 @@ impl Gradient {
 
 /// The memory of what is trained.
 pub(crate) struct WeightMemory {
-    exact: Memory,
+    exact: Arc<Memory>,
     /// Where products do not read `f32`.
     rounded: Option<Memory>,
 }
@@ -118,7 +120,7 @@ pub(crate) struct WeightMemory {
 impl WeightMemory {
     /// Zeros, to be read by products as `kind`.
     pub(crate) fn new(device: &dyn Accelerator, kind: Kind, values: usize) -> Result<WeightMemory> {
-        let exact = device.allocate(Kind::F32, values)?;
+        let exact = Arc::new(device.allocate(Kind::F32, values)?);
         Ok(WeightMemory { exact, rounded: (kind != Kind::F32).then(|| device.allocate(kind, values)).transpose()? })
     }
 
@@ -126,14 +128,21 @@ impl WeightMemory {
         self.exact.span()
     }
 
+    /// The exact ones, to be filled.
+    pub(crate) fn place(&self) -> Arc<Memory> {
+        self.exact.clone()
+    }
+
     pub(crate) fn weights(&self) -> Weights {
         let exact = self.exact();
         Weights { exact, for_products: self.rounded.as_ref().map_or(exact, Memory::span), base: None }
     }
 
-    pub(crate) fn upload(&self, device: &dyn Accelerator, values: &[f32]) -> Result<()> {
-        device.upload(bytes_of(values), self.exact())?;
-        self.round(device, &(0..values.len()))
+    /// From the value of this number on.
+    pub(crate) fn upload(&self, device: &dyn Accelerator, first: usize, values: &[f32]) -> Result<()> {
+        let range = first..first + values.len();
+        device.upload(bytes_of(values), self.exact().part(range.clone()))?;
+        self.round(device, &range)
     }
 
     /// Some of those that products read, where these are rounded.

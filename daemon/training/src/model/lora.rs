@@ -1,48 +1,26 @@
-//! Low-rank adapters on a frozen model (LoRA, Hu et al., arXiv 2106.09685).
+//! Low-rank adapters on a frozen model (LoRA, Hu et al., arXiv 2106.09685): which there are, where they lie, and what they compute.
 //!
 //! Each chosen matrix `W` `[outputs, inputs]` becomes `W + s·B·A` with `A` `[rank, inputs]`, `B` `[outputs, rank]` and `s =
 //! alpha / rank`. Only `A` and `B` are parameters; `B` begins at zero, so training begins exactly at the base.
 //!
-//! The transformer computes with the base and the adapters beside it (`transformer/weights.rs`), so the base is held once and has
-//! no gradient; so do a GPU's kernels (`gpu/adapters.rs`). Candle's operations fold the sum into one matrix.
+//! An adapted layer is `y = x·Wᵀ + s·(x·Aᵀ)·Bᵀ`: the base is held once and stays as it is. Its backward needs `u = s·g·B` for the
+//! gradient `g` of `y`: then `dx = g·W + u·A`, `dA = uᵀ·x` and `dB = s·gᵀ·(x·Aᵀ)`. The frozen `W` has no gradient, so a token costs
+//! four operations a weight instead of six, and nothing as large as the base is held beside it. Candle's operations fold the sum
+//! into one matrix. In a GPU's memory: `gpu/adapters.rs`.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor};
 use murmur_protocol::layout::{ModelLayout, TensorSpec};
 use murmur_protocol::manifest::LoraSpec;
 
-use super::adapter_places::AdapterPlaces;
 use super::initial::initial_parameters;
-use super::stage::{BackwardOutput, Evaluated, Staged};
-use super::transformer::{Adapters, Transformer, Weights};
-use super::{Evaluation, Model, Task};
-use crate::data::{Batch, TokenBatch};
-use crate::engine::options::Precision;
 use crate::ops::base_weights::BaseWeights;
+use crate::ops::product::{Matrix, MatrixMut, Products, Write, multiply, multiply_in_parallel};
 
 /// What PEFT puts in front of the base's names.
 const PREFIX: &str = "base_model.model.";
-
-/// A model that trains adapters on a frozen base.
-pub struct Lora {
-    base: Transformer,
-    layout: Arc<ModelLayout>,
-    frozen: Arc<Frozen>,
-}
-
-/// What all lanes of one model share.
-struct Frozen {
-    /// Of the base.
-    weights: BaseWeights,
-    /// In the order of the base's layout.
-    places: Vec<AdapterPlaces>,
-    scale: f32,
-    /// The same weights on the device that last computed with tensors. Behind a lock only because computing does not borrow the
-    /// model exclusively; never contended.
-    uploaded: Mutex<Vec<Tensor>>,
-}
 
 /// The trained tensors of `spec` on a base of this layout: PEFT's names, so that its tools know them.
 pub fn lora_layout(base: &ModelLayout, spec: &LoraSpec) -> ModelLayout {
@@ -104,127 +82,212 @@ pub(crate) fn initial_adapters(layout: &ModelLayout, seed: u64) -> Vec<f32> {
     initial_parameters(layout, 1, seed)
 }
 
-impl Lora {
-    /// Adapters for `base` with its frozen `weights`, flat in the order of its layout, held in the bits of `spec`.
-    ///
-    /// # Panics
-    /// When the number of weights is not the base's.
-    pub fn new(base: Transformer, weights: impl Into<BaseWeights>, spec: &LoraSpec) -> Lora {
-        let weights = weights.into().in_bits(base.layout(), spec.base_bits);
-        let layout = Arc::new(lora_layout(base.layout(), spec));
-        let (places, scale) = (adapter_places(base.layout(), spec), spec.scale() as f32);
-        Lora { base, layout, frozen: Arc::new(Frozen { weights, places, scale, uploaded: Mutex::default() }) }
+/// Where one matrix of the base lies, and its adapters in the trained vector.
+pub(crate) struct AdapterPlaces {
+    /// In the base's layout.
+    pub(crate) target: TensorSpec,
+    /// Which tensor of the base's layout that is.
+    index: usize,
+    pub(crate) down: TensorSpec,
+    pub(crate) up: TensorSpec,
+}
+
+impl AdapterPlaces {
+    /// Of those of a base, which are sorted by their targets' places, those of the matrices that lie in `range`.
+    pub(crate) fn within<'a>(all: &'a [AdapterPlaces], range: &Range<usize>) -> &'a [AdapterPlaces] {
+        let before = |end: usize| all.partition_point(|places| places.target.range().start < end);
+        &all[before(range.start)..before(range.end)]
     }
 
-    /// The weights of the base on `device`, once.
-    fn uploaded(&self, device: &Device) -> Result<Vec<Tensor>> {
-        let mut uploaded = self.frozen.uploaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if !uploaded.first().is_some_and(|tensor| tensor.device().same_device(device)) {
-            let upload = |tensor: &TensorSpec| {
-                let mut values = vec![0.0; tensor.len()];
-                self.frozen.weights.read(tensor.range().start, &mut values);
-                Tensor::from_vec(values, tensor.shape.as_slice(), device)
-            };
-            *uploaded = self.base.layout().tensors().iter().map(upload).collect::<Result<_>>()?;
-        }
-        Ok(uploaded.clone())
+    pub(crate) fn rank(&self) -> usize {
+        self.down.shape[0]
     }
 
-    fn named<'a>(&self, parameters: &'a [Tensor], tensor: &TensorSpec) -> &'a Tensor {
-        &parameters[self.layout.position(&tensor.name).expect("the layout has every adapter")]
+    /// Of the adapted matrix.
+    pub(crate) fn inputs(&self) -> usize {
+        self.target.shape[1]
+    }
+
+    /// Of the adapted matrix.
+    pub(crate) fn outputs(&self) -> usize {
+        self.target.shape[0]
+    }
+
+    /// The first output of the adapted matrix, of those of the matrix in `range`, of which it is some rows.
+    pub(crate) fn first_output(&self, range: &Range<usize>) -> usize {
+        (self.target.range().start - range.start) / self.inputs()
+    }
+
+    /// (A `[rank, inputs]`, B `[outputs, rank]`) in a flat vector of what is trained.
+    fn matrices_in<'a>(&self, adapters: &'a [f32]) -> (Matrix<'a>, Matrix<'a>) {
+        let down = Matrix::dense(&adapters[self.down.range()], self.rank(), self.inputs());
+        (down, Matrix::dense(&adapters[self.up.range()], self.outputs(), self.rank()))
+    }
+
+    /// Adds `s·B·A` to the target's place among `weights`.
+    fn fold(&self, scale: f32, adapters: &[f32], weights: &mut [f32]) {
+        let (down, up) = self.matrices_in(adapters);
+        let place = MatrixMut::dense(&mut weights[self.target.range()], self.outputs(), self.inputs());
+        multiply(place, Write::Add, scale, up, down);
     }
 }
 
-impl Model for Lora {
-    fn layout(&self) -> &Arc<ModelLayout> {
-        &self.layout
-    }
-
-    fn initial_parameters(&self, seed: u64) -> Vec<f32> {
-        initial_adapters(&self.layout, seed)
-    }
-
-    fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
-        let device = parameters.first().map_or(&Device::Cpu, Tensor::device);
-        let mut weights = self.uploaded(device)?;
-        for places in &self.frozen.places {
-            let (down, up) = (self.named(parameters, &places.down), self.named(parameters, &places.up));
-            let added = (up.matmul(down)? * f64::from(self.frozen.scale))?;
-            weights[places.index] = (&weights[places.index] + added)?;
-        }
-        self.base.logits(&weights, batch)
-    }
-
-    fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
-        let batch = batch.tokens()?;
-        self.forward(parameters, batch, None, task.threads)?;
-        Ok(self.backward(parameters, batch, None, task, gradient)?.loss)
-    }
-
-    fn another(&self) -> Option<Box<dyn Model>> {
-        let lora = |base| Lora { base, layout: self.layout.clone(), frozen: self.frozen.clone() };
-        self.base.beside().map(|base| Box::new(lora(base)) as Box<dyn Model>)
-    }
-
-    fn staged(&mut self) -> Option<&mut dyn Staged> {
-        Some(self)
-    }
-
-    fn forward_time(&self) -> Option<Duration> {
-        self.base.forward_time()
-    }
-
-    fn set_recompute(&mut self, recompute: bool) {
-        self.base.set_recompute(recompute);
-    }
-
-    fn set_precision(&mut self, precision: Precision) {
-        self.base.set_precision(precision);
-    }
-
-    fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {
-        match self.base.evaluated(self.frozen.with(parameters), batch.tokens()?, None)? {
-            Evaluated::Evaluation(evaluation) => Ok(evaluation),
-            Evaluated::Stream(_) => bail!("this is one stage of a model: alone it evaluates nothing"),
-        }
-    }
+/// A base that is not trained, and where adapters lie beside it.
+pub(crate) struct Frozen {
+    layout: Arc<ModelLayout>,
+    weights: BaseWeights,
+    /// In the order of the base's layout.
+    places: Vec<AdapterPlaces>,
+    scale: f32,
+    /// The same weights on the device that last computed with tensors. Behind a lock only because computing does not borrow the
+    /// model exclusively; never contended.
+    uploaded: Mutex<Vec<Tensor>>,
 }
 
 impl Frozen {
-    /// What the base computes with.
-    fn with<'a>(&'a self, adapters: &'a [f32]) -> Weights<'a> {
-        Weights::adapted(&self.weights, Adapters { places: &self.places, scale: self.scale, values: adapters })
+    /// The weights of a base, flat in the order of `layout`, held in the bits of `spec`. `own`: without what it has a copy of.
+    ///
+    /// # Panics
+    /// When the number of weights is not the base's.
+    pub(crate) fn new(
+        (own, layout): (&ModelLayout, Arc<ModelLayout>),
+        weights: BaseWeights,
+        spec: &LoraSpec,
+    ) -> Frozen {
+        let (weights, places) = (weights.in_bits(&layout, spec.base_bits), adapter_places(own, spec));
+        Frozen { layout, weights, places, scale: spec.scale() as f32, uploaded: Mutex::default() }
+    }
+
+    /// Of the base.
+    pub(crate) fn layout(&self) -> &Arc<ModelLayout> {
+        &self.layout
+    }
+
+    /// Flat, in that order.
+    pub(crate) fn weights(&self) -> &BaseWeights {
+        &self.weights
+    }
+
+    /// Adapters beside it.
+    pub(crate) fn adapters<'a>(&'a self, values: &'a [f32]) -> Adapters<'a> {
+        Adapters { places: &self.places, scale: self.scale, values }
+    }
+
+    /// Its tensors on `device`, with `adapters` in the order of `trained` folded into them.
+    pub(crate) fn folded(&self, trained: &ModelLayout, adapters: &[Tensor], device: &Device) -> Result<Vec<Tensor>> {
+        let mut weights = self.uploaded(device)?;
+        let named =
+            |tensor: &TensorSpec| &adapters[trained.position(&tensor.name).expect("the layout has every adapter")];
+        for places in &self.places {
+            let added = (named(&places.up).matmul(named(&places.down))? * f64::from(self.scale))?;
+            weights[places.index] = (&weights[places.index] + added)?;
+        }
+        Ok(weights)
+    }
+
+    /// Its tensors on `device`, brought there once.
+    fn uploaded(&self, device: &Device) -> Result<Vec<Tensor>> {
+        let mut uploaded = self.uploaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if !uploaded.first().is_some_and(|tensor| tensor.device().same_device(device)) {
+            let upload = |tensor: &TensorSpec| {
+                let mut values = vec![0.0; tensor.len()];
+                self.weights.read(tensor.range().start, &mut values);
+                Tensor::from_vec(values, tensor.shape.as_slice(), device)
+            };
+            *uploaded = self.layout.tensors().iter().map(upload).collect::<Result<_>>()?;
+        }
+        Ok(uploaded.clone())
     }
 }
 
-impl Staged for Lora {
-    fn forward(
-        &mut self,
-        parameters: &[f32],
-        batch: &TokenBatch,
-        input: Option<Vec<f32>>,
-        threads: usize,
-    ) -> Result<Option<Vec<f32>>> {
-        self.base.forward_with(self.frozen.with(parameters), batch, input, threads)
+/// What is trained beside a frozen base.
+#[derive(Clone, Copy)]
+pub(crate) struct Adapters<'a> {
+    /// Sorted by their targets' places in the base.
+    places: &'a [AdapterPlaces],
+    /// The `s` above.
+    scale: f32,
+    /// Flat in the order of [`lora_layout`].
+    values: &'a [f32],
+}
+
+/// The `u` of each adapter of a product, `[rows, rank]`.
+#[derive(Default)]
+pub(crate) struct LowRank(Vec<Vec<f32>>);
+
+impl<'a> Adapters<'a> {
+    /// Adds what those of the matrices that lie in `range` make of `input` `[rows, inputs]` to `output` `[rows, outputs]`.
+    pub(crate) fn forward(
+        self,
+        products: Products,
+        range: &Range<usize>,
+        mut output: MatrixMut<'_>,
+        input: Matrix<'_>,
+    ) {
+        for places in AdapterPlaces::within(self.places, range) {
+            let (low, (_, up)) = (self.projected(products, places, input), self.matrices(places));
+            let place = output.again().columns(places.first_output(range), places.outputs());
+            let low = Matrix::dense(&low, input.height(), places.rank());
+            multiply_in_parallel(products.exactly(), place, Write::Add, self.scale, low, up.transposed());
+        }
     }
 
-    fn backward(
-        &mut self,
-        parameters: &[f32],
-        batch: &TokenBatch,
-        to_output: Option<Vec<f32>>,
-        task: &Task,
-        gradient: &mut [f32],
-    ) -> Result<BackwardOutput> {
-        self.base.backward_with(self.frozen.with(parameters), batch, to_output, task, gradient)
+    /// Adds their part of the gradient of the input, from that of the output.
+    pub(crate) fn to_input(
+        self,
+        products: Products,
+        range: &Range<usize>,
+        mut to_input: MatrixMut<'_>,
+        gradient: Matrix<'_>,
+    ) -> LowRank {
+        let low_rank = AdapterPlaces::within(self.places, range).iter().map(|places| {
+            let (down, up) = self.matrices(places);
+            let gradient = gradient.columns(places.first_output(range), places.outputs());
+            let mut low = vec![0.0; gradient.height() * places.rank()];
+            let place = MatrixMut::dense(&mut low, gradient.height(), places.rank());
+            multiply_in_parallel(products.exactly(), place, Write::Replace, self.scale, gradient, up);
+            let low_matrix = Matrix::dense(&low, gradient.height(), places.rank());
+            multiply_in_parallel(products.exactly(), to_input.again(), Write::Add, 1.0, low_matrix, down);
+            low
+        });
+        LowRank(low_rank.collect())
     }
 
-    fn abandon(&mut self) {
-        self.base.abandon();
+    /// Writes or adds their own gradient to `to_values`, from that of the output and what [`Adapters::to_input`] gave.
+    pub(crate) fn backward(
+        self,
+        (products, write): (Products, Write),
+        range: &Range<usize>,
+        to_values: &mut [f32],
+        gradient: Matrix<'_>,
+        input: Matrix<'_>,
+        LowRank(low_rank): LowRank,
+    ) {
+        for (places, low) in AdapterPlaces::within(self.places, range).iter().zip(low_rank) {
+            let (rows, rank) = (input.height(), places.rank());
+            let gradient = gradient.columns(places.first_output(range), places.outputs());
+            let projected = self.projected(products, places, input);
+            let projected = Matrix::dense(&projected, rows, rank);
+            let to_up = MatrixMut::dense(&mut to_values[places.up.range()], places.outputs(), rank);
+            multiply_in_parallel(products.exactly(), to_up, write, self.scale, gradient.transposed(), projected);
+            let to_down = MatrixMut::dense(&mut to_values[places.down.range()], rank, places.inputs());
+            let low = Matrix::dense(&low, rows, rank);
+            multiply_in_parallel(products.exactly(), to_down, write, 1.0, low.transposed(), input);
+        }
     }
 
-    fn evaluate_stage(&mut self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated> {
-        self.base.evaluated(self.frozen.with(parameters), batch, input)
+    /// (A `[rank, inputs]`, B `[outputs, rank]`).
+    fn matrices(self, places: &AdapterPlaces) -> (Matrix<'a>, Matrix<'a>) {
+        places.matrices_in(self.values)
+    }
+
+    /// `x·Aᵀ`, `[rows, rank]`.
+    fn projected(self, products: Products, places: &AdapterPlaces, input: Matrix<'_>) -> Vec<f32> {
+        let mut low = vec![0.0; input.height() * places.rank()];
+        let place = MatrixMut::dense(&mut low, input.height(), places.rank());
+        let (down, _) = self.matrices(places);
+        multiply_in_parallel(products.exactly(), place, Write::Replace, 1.0, input, down.transposed());
+        low
     }
 }
 
@@ -234,10 +297,9 @@ mod tests {
     use murmur_protocol::manifest::TransformerModel;
 
     use super::*;
-    use crate::model::Write;
-    use crate::model::{Transformer, gradients_by_autograd, tensors_of};
+    use crate::data::{Batch, TokenBatch};
+    use crate::model::{Model as _, Task, Transformer, gradients_by_autograd, tensors_of};
     use crate::ops::gradient_check::{random_tokens, random_values};
-    use crate::ops::product::{Matrix, MatrixMut, multiply};
 
     fn spec() -> TransformerModel {
         TransformerModel { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() }
@@ -248,10 +310,10 @@ mod tests {
         LoraSpec { rank: 3, alpha: 6.0, targets, ..LoraSpec::default() }
     }
 
-    fn model(targets: &[&str]) -> Lora {
+    fn model(targets: &[&str]) -> Transformer {
         let base = Transformer::new(&spec());
         let weights = base.initial_parameters(1);
-        Lora::new(base, weights, &lora_spec(targets))
+        base.with_adapters(weights, &lora_spec(targets))
     }
 
     fn batch() -> Batch {
@@ -291,7 +353,7 @@ mod tests {
         let base = Transformer::new(&spec());
         let weights = base.initial_parameters(1);
         let targets = ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"];
-        let mut lora = Lora::new(base, weights, &LoraSpec { base_bits, ..lora_spec(&targets) });
+        let mut lora = base.with_adapters(weights, &LoraSpec { base_bits, ..lora_spec(&targets) });
         // B not at zero, or A would have no gradient.
         let parameters: Vec<f32> =
             random_values(lora.layout().parameters(), 5).into_iter().map(|value| 0.2 * value).collect();
@@ -328,7 +390,7 @@ mod tests {
         ] {
             let (mut base, lora_spec) = (Transformer::new(&spec), lora_spec(targets));
             let weights = base.initial_parameters(1);
-            let mut lora = Lora::new(Transformer::new(&spec), weights.clone(), &lora_spec);
+            let mut lora = Transformer::new(&spec).with_adapters(weights.clone(), &lora_spec);
             lora.set_recompute(recompute);
             let parameters: Vec<f32> =
                 random_values(lora.layout().parameters(), 5).into_iter().map(|value| 0.2 * value).collect();

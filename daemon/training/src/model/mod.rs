@@ -5,7 +5,6 @@
 //! a file here with [`Model`]'s first three methods (the others have defaults, by candle's autograd) and a line in
 //! [`build`].
 
-pub(crate) mod adapter_places;
 pub mod cnn;
 pub(crate) mod hidden;
 pub mod initial;
@@ -16,7 +15,6 @@ pub(crate) mod stage;
 pub mod transformer;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use murmur_protocol::manifest::ModelSpec;
@@ -62,6 +60,11 @@ pub trait Model: Send + Sync {
     /// Which tensors it has, and where each lies in a flat vector.
     fn layout(&self) -> &Arc<ModelLayout>;
 
+    /// How many values lie behind those of the layout in its flat vectors: a copy of what another stage has.
+    fn copied(&self) -> usize {
+        0
+    }
+
     /// The parameters to begin with: the same bits on every machine.
     fn initial_parameters(&self, seed: u64) -> Vec<f32>;
 
@@ -90,11 +93,6 @@ pub trait Model: Send + Sync {
 
     /// The same model as one stage of several; `None` for one that is not cut.
     fn staged(&mut self) -> Option<&mut dyn Staged> {
-        None
-    }
-
-    /// How long the forwards of all gradients so far took, where it keeps count.
-    fn forward_time(&self) -> Option<Duration> {
         None
     }
 
@@ -146,7 +144,7 @@ pub(crate) fn begin(
 ) -> Option<(Box<dyn Model>, Vec<f32>)> {
     let (model, base): (Box<dyn Model>, _) = match (manifest.lora.is_on(), &manifest.model) {
         (true, ModelSpec::Transformer(spec)) => {
-            (Box::new(lora::Lora::new(Transformer::new(spec), base?, &manifest.lora)), None)
+            (Box::new(Transformer::new(spec).with_adapters(base?, &manifest.lora)), None)
         }
         (true, _) => return None,
         (false, spec) => (build(spec), base),

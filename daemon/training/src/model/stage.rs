@@ -40,6 +40,11 @@ impl StageSpec {
         self.embeds && self.layers.start > 0
     }
 
+    /// Whether it predicts with the table of an embedding that another stage has (a tied head): with a copy of it.
+    pub(crate) fn copies_table(&self, spec: &TransformerModel) -> bool {
+        spec.tied_head && self.predicts && !self.embeds
+    }
+
     /// The stages that begin at layer 0 and at each of `cuts`.
     ///
     /// # Panics
@@ -121,7 +126,7 @@ pub trait Staged: Send + Sync {
     ///
     /// # Errors
     /// When the batch does not fit the model.
-    fn evaluate_stage(&mut self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated>;
+    fn evaluate_stage(&self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated>;
 }
 
 #[cfg(test)]

@@ -11,39 +11,44 @@
 //! has it once more in candle's operations: what the others are checked against, and for other GPUs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::{Device, Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::TransformerModel;
+use murmur_protocol::manifest::{LoraSpec, TransformerModel};
 
 use super::initial::initial_parameters;
+use super::lora::{Frozen, initial_adapters, lora_layout};
 use super::stage::{BackwardOutput, Evaluated, StageSpec, Staged};
 use super::{Evaluation, Model, Task};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
+use crate::ops::base_weights::BaseWeights;
 use crate::ops::embedding::RowSums;
 use crate::ops::rotary::RotaryTables;
-use crate::ops::{attention, linear};
 
 mod block;
-pub(crate) mod composed;
+mod composed;
+mod decoder;
 mod head;
 mod host;
 mod layout;
 mod network;
 pub(crate) mod operations;
 mod passes;
+mod turns;
 mod weights;
 mod workspace;
 
 use composed::Composed;
-use host::{HostMemory, HostModel};
-pub(crate) use layout::stage_layout;
+pub(crate) use decoder::{Decoder, parts};
+pub(crate) use host::HostMemory;
+use host::HostModel;
 pub use layout::transformer_layout;
+pub(crate) use layout::{held_layout, stage_layout};
 pub(crate) use network::Network;
 pub(crate) use passes::Passes;
-pub(crate) use weights::{Adapters, Weights};
+pub(crate) use turns::{Turn, Turns};
+use weights::Weights;
 pub(crate) use workspace::{kept_blocks, row_values};
 
 /// The parameters of one stage to begin with, flat in the order of its layout.
@@ -51,10 +56,15 @@ pub(crate) fn initial_of_stage(spec: &TransformerModel, stage: &StageSpec, seed:
     initial_parameters(&stage_layout(spec, stage), spec.layers, seed)
 }
 
-/// The architecture in one size, or one stage of it.
+/// The architecture in one size, or one stage of it. All of it is trained, or adapters beside it ([`super::lora`]).
 pub struct Transformer {
     pub(super) stage: StageSpec,
+    /// Of what is trained.
     layout: Arc<ModelLayout>,
+    /// Of what it computes with: see [`held_layout`].
+    held: Arc<ModelLayout>,
+    /// Beside which adapters are trained.
+    base: Option<Arc<Frozen>>,
     network: Network,
     model: HostModel,
     passes: Passes<HostMemory>,
@@ -68,15 +78,15 @@ impl Transformer {
         Transformer::of_stage(spec, StageSpec::whole(spec))
     }
 
-    /// One stage of the model of `spec`.
-    ///
-    /// # Panics
-    /// When a stage predicts with the embedding's table (a tied head) and does not embed: the table has one owner.
+    /// One stage of the model of `spec`. Where it predicts with a copy of another stage's table, that lies in flat vectors behind
+    /// all that its layout has.
     pub(crate) fn of_stage(spec: &TransformerModel, stage: StageSpec) -> Transformer {
-        let layout = stage_layout(spec, &stage);
+        let held = held_layout(spec, &stage);
         Transformer {
-            network: Network::new(spec, &stage, &layout),
-            layout: Arc::new(layout),
+            network: Network::new(spec, &stage, &held),
+            layout: Arc::new(stage_layout(spec, &stage)),
+            held: Arc::new(held),
+            base: None,
             stage,
             model: HostModel { spec: spec.clone(), rotary: RotaryTables::of(spec), precision: Precision::F32 },
             passes: Passes::new(false),
@@ -89,54 +99,41 @@ impl Transformer {
         &self.stage
     }
 
-    /// Another one, to compute beside this one; `None` where activations are computed again.
-    pub(super) fn beside(&self) -> Option<Transformer> {
-        let another = || {
-            let mut another = Transformer::of_stage(&self.model.spec, self.stage.clone());
-            another.set_precision(self.model.precision);
-            another
-        };
-        (!self.passes.recompute()).then(another)
+    /// Of what it computes with: its own tensors, and behind them a copy of another stage's.
+    pub(crate) fn held_layout(&self) -> &ModelLayout {
+        &self.held
     }
 
-    /// What a batch gives at the end of the stage.
-    pub(super) fn evaluated(
+    /// The same where these weights, flat in the order of what it computes with, are held in the bits of `spec` and do not change:
+    /// adapters beside them are trained.
+    ///
+    /// # Panics
+    /// When the number of weights is not the model's.
+    pub fn with_adapters(self, weights: impl Into<BaseWeights>, spec: &LoraSpec) -> Transformer {
+        let frozen = Frozen::new((&self.layout, self.held.clone()), weights.into(), spec);
+        Transformer { base: Some(Arc::new(frozen)), layout: Arc::new(lora_layout(&self.layout, spec)), ..self }
+    }
+
+    /// Reads `tokens`, at least one and at most what the context has room for, and gives the logits of the one after them.
+    pub(crate) fn read(
         &self,
-        weights: Weights<'_>,
-        batch: &TokenBatch,
-        input: Option<Vec<f32>>,
-    ) -> Result<Evaluated> {
-        let mut device = self.model.on(weights, batch, rayon::current_num_threads())?;
-        // In memory of its own, where blocks take turns.
-        let stream = Passes::new(true).evaluate(&self.network, &mut device, input)?;
-        Ok(stream.map_or(Evaluated::Evaluation(device.evaluation), Evaluated::Stream))
+        parameters: &[f32],
+        tokens: &[u32],
+        decoder: &mut Decoder<HostMemory>,
+    ) -> Result<Vec<f32>> {
+        // On a thread of rayon's, or each small operation would wait for one.
+        rayon::scope(|_| {
+            let mut logits = Vec::new();
+            for part in parts(tokens) {
+                let device = self.model.on(self.weights(parameters), &part, rayon::current_num_threads())?;
+                logits = decoder.read(&self.network, &device.after(decoder.length()))?;
+            }
+            Ok(logits)
+        })
     }
 
-    /// As [`Staged::forward`] with any weights.
-    pub(super) fn forward_with(
-        &mut self,
-        weights: Weights<'_>,
-        batch: &TokenBatch,
-        input: Option<Vec<f32>>,
-        threads: usize,
-    ) -> Result<Option<Vec<f32>>> {
-        let device = self.model.on(weights, batch, threads)?;
-        self.passes.forward(&self.network, &device, input)
-    }
-
-    /// As [`Staged::backward`] with any weights: writes or adds the gradient of what is trained.
-    pub(super) fn backward_with(
-        &mut self,
-        weights: Weights<'_>,
-        batch: &TokenBatch,
-        to_output: Option<Vec<f32>>,
-        task: &Task,
-        gradient: &mut [f32],
-    ) -> Result<BackwardOutput> {
-        let device = self.model.on(weights, batch, task.threads)?;
-        let mut device = device.with_gradient(gradient, task, &mut self.embedded);
-        let to_input = self.passes.backward(&self.network, &mut device, to_output, task.share)?;
-        Ok(BackwardOutput { loss: device.evaluation.loss_sum, to_input })
+    fn weights<'a>(&'a self, parameters: &'a [f32]) -> Weights<'a> {
+        Weights::of(self.base.as_deref(), parameters)
     }
 }
 
@@ -148,7 +145,9 @@ impl Staged for Transformer {
         input: Option<Vec<f32>>,
         threads: usize,
     ) -> Result<Option<Vec<f32>>> {
-        self.forward_with(Weights::of_trained(parameters), batch, input, threads)
+        let Transformer { network, model, base, passes, .. } = self;
+        let device = model.on(Weights::of(base.as_deref(), parameters), batch, threads)?;
+        passes.forward(network, &device, input)
     }
 
     fn backward(
@@ -159,15 +158,22 @@ impl Staged for Transformer {
         task: &Task,
         gradient: &mut [f32],
     ) -> Result<BackwardOutput> {
-        self.backward_with(Weights::of_trained(parameters), batch, to_output, task, gradient)
+        let Transformer { network, model, base, passes, embedded, .. } = self;
+        let device = model.on(Weights::of(base.as_deref(), parameters), batch, task.threads)?;
+        let mut device = device.with_gradient(gradient, task, embedded);
+        let to_input = passes.backward(network, &mut device, to_output, task.share)?;
+        Ok(BackwardOutput { loss: device.evaluation.loss_sum, to_input })
     }
 
     fn abandon(&mut self) {
         self.passes.abandon();
     }
 
-    fn evaluate_stage(&mut self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated> {
-        self.evaluated(Weights::of_trained(parameters), batch, input)
+    fn evaluate_stage(&self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated> {
+        let mut device = self.model.on(self.weights(parameters), batch, rayon::current_num_threads())?;
+        // In memory of its own, where blocks take turns.
+        let stream = Passes::new(true).evaluate(&self.network, &mut device, input)?;
+        Ok(stream.map_or(Evaluated::Evaluation(device.evaluation), Evaluated::Stream))
     }
 }
 
@@ -176,19 +182,29 @@ impl Model for Transformer {
         &self.layout
     }
 
+    fn copied(&self) -> usize {
+        // With adapters it is frozen like the rest.
+        if self.base.is_some() { 0 } else { self.held.parameters() - self.layout.parameters() }
+    }
+
     fn initial_parameters(&self, seed: u64) -> Vec<f32> {
-        initial_parameters(&self.layout, self.model.spec.layers, seed)
+        match &self.base {
+            Some(_) => initial_adapters(&self.layout, seed),
+            None => initial_parameters(&self.layout, self.model.spec.layers, seed),
+        }
     }
 
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
         let device = parameters.first().map_or(&Device::Cpu, Tensor::device);
         let HostModel { spec, rotary, precision } = &self.model;
-        let weights = |name: &str| self.layout.position(name).map(|place| &parameters[place]);
-        let composed = Composed { spec, weights, dtype: precision.dtype(), multiply: linear::composed };
-        let attend =
-            |_, [query, key, value]: [Tensor; 3]| attention::composed(&query, &key, &value, spec.heads as usize);
-        let stream = composed.stream(&batch.tokens()?.to_tensor(device)?, rotary, attend)?;
-        composed.logits(&stream)?.reshape((batch.predictions(), ()))
+        let folded = self.base.as_ref().map(|base| base.folded(&self.layout, parameters, device)).transpose()?;
+        let (layout, parameters) = match (&self.base, &folded) {
+            (Some(base), Some(folded)) => (base.layout(), &folded[..]),
+            _ => (&self.layout, parameters),
+        };
+        let weights = |name: &str| layout.position(name).map(|place| &parameters[place]);
+        let composed = Composed { spec, rotary, weights, dtype: precision.dtype() };
+        composed.logits(&batch.tokens()?.to_tensor(device)?)?.reshape((batch.predictions(), ()))
     }
 
     fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
@@ -198,15 +214,16 @@ impl Model for Transformer {
     }
 
     fn another(&self) -> Option<Box<dyn Model>> {
-        self.beside().map(|another| Box::new(another) as Box<dyn Model>)
+        if self.passes.recompute() {
+            return None;
+        }
+        let mut another = Transformer::of_stage(&self.model.spec, self.stage.clone());
+        another.set_precision(self.model.precision);
+        Some(Box::new(Transformer { layout: self.layout.clone(), base: self.base.clone(), ..another }))
     }
 
     fn staged(&mut self) -> Option<&mut dyn Staged> {
         Some(self)
-    }
-
-    fn forward_time(&self) -> Option<Duration> {
-        Some(self.passes.forward_time())
     }
 
     fn set_recompute(&mut self, recompute: bool) {
@@ -218,7 +235,7 @@ impl Model for Transformer {
     }
 
     fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {
-        match self.evaluated(Weights::of_trained(parameters), batch.tokens()?, None)? {
+        match self.evaluate_stage(parameters, batch.tokens()?, None)? {
             Evaluated::Evaluation(evaluation) => Ok(evaluation),
             Evaluated::Stream(_) => bail!("this is one stage of a model: alone it evaluates nothing"),
         }

@@ -95,13 +95,31 @@ impl Attention {
 
     /// Writes `output` `[rows, query width]` from queries, keys and values side by side `[rows, joint width]`.
     pub(crate) fn forward(&self, output: &mut [f32], joint: &[f32]) {
+        self.forward_groups(output, self.length, |task| self.group_of(joint, task));
+    }
+
+    /// The same for the next positions of one sequence, after `past` others. `cache` holds the keys and values of all, side by side
+    /// `[positions, 2 · key width]`; those of these positions are written to it.
+    pub(crate) fn forward_after(&self, past: usize, output: &mut [f32], joint: &[f32], cache: &mut [f32]) {
+        let (seen, width) = (past + self.length, 2 * self.key_width());
+        let places = cache[past * width..].chunks_exact_mut(width).zip(joint.chunks_exact(self.joint_width()));
+        places.for_each(|(place, row)| place.copy_from_slice(&row[self.query_width()..]));
+        let (keys, values) = (Matrix::dense(cache, seen, width), self.key_width());
+        self.forward_groups(output, seen, |task| {
+            let columns = |first: usize| keys.columns(first + task * self.head_width, self.head_width);
+            Group { key: columns(0), value: columns(values), ..self.group_of(joint, task) }
+        });
+    }
+
+    /// Of all tasks, whose last position sees so many.
+    fn forward_groups<'a>(&self, output: &mut [f32], seen: usize, group_of: impl Fn(usize) -> Group<'a> + Sync) {
         let output = MatrixMut::dense(output, self.rows(), self.query_width());
         let group_width = self.group() * self.head_width;
         let tasks: Vec<MatrixMut<'_>> =
             output.split_rows(self.length).flat_map(|sequence| sequence.split_columns(group_width)).collect();
         tasks.into_par_iter().enumerate().for_each_init(
-            || vec![0.0; BLOCK_ROWS * self.length],
-            |scratch, (task, output)| self.forward_group(output, &self.group_of(joint, task), scratch),
+            || vec![0.0; BLOCK_ROWS.min(self.length) * seen],
+            |scratch, (task, output)| self.forward_group(output, &group_of(task), scratch),
         );
     }
 
@@ -145,22 +163,25 @@ impl Attention {
         }
     }
 
-    /// Writes the probabilities of rows `first..last` over columns `0..last` into `place`, zeros above the diagonal.
+    /// Writes the probabilities of rows `first..last` over the positions that the last of them sees into `place`, zeros above the
+    /// diagonal.
     fn probabilities(&self, place: &mut [f32], group: &Group<'_>, head: usize, (first, last): (usize, usize)) {
-        let queries = group.query.rows(first, last - first).columns(head * self.head_width, self.head_width);
-        let keys = group.key.rows(0, last).transposed();
-        multiply(MatrixMut::dense(place, last - first, last), Write::Replace, self.scale(), queries, keys);
-        softmax_rows(place, first, last);
+        let (rows, past) = (last - first, group.past());
+        let queries = group.query.rows(first, rows).columns(head * self.head_width, self.head_width);
+        let keys = group.key.rows(0, past + last).transposed();
+        multiply(MatrixMut::dense(place, rows, past + last), Write::Replace, self.scale(), queries, keys);
+        softmax_rows(place, past + first, past + last);
     }
 
     fn forward_group(&self, mut output: MatrixMut<'_>, group: &Group<'_>, scratch: &mut [f32]) {
         for head in 0..self.group() {
             for (first, last) in self.blocks() {
-                let probabilities = &mut scratch[..(last - first) * last];
+                let (rows, seen) = (last - first, group.past() + last);
+                let probabilities = &mut scratch[..rows * seen];
                 self.probabilities(probabilities, group, head, (first, last));
-                let place = output.again().rows(first, last - first).columns(head * self.head_width, self.head_width);
-                let probabilities = Matrix::dense(probabilities, last - first, last);
-                multiply(place, Write::Replace, 1.0, probabilities, group.value.rows(0, last));
+                let place = output.again().rows(first, rows).columns(head * self.head_width, self.head_width);
+                let probabilities = Matrix::dense(probabilities, rows, seen);
+                multiply(place, Write::Replace, 1.0, probabilities, group.value.rows(0, seen));
             }
         }
     }
@@ -205,10 +226,17 @@ impl Attention {
 struct Group<'a> {
     /// `[length, group · head width]`.
     query: Matrix<'a>,
-    /// `[length, head width]`.
+    /// `[past + length, head width]`.
     key: Matrix<'a>,
-    /// `[length, head width]`.
+    /// `[past + length, head width]`.
     value: Matrix<'a>,
+}
+
+impl Group<'_> {
+    /// Positions before the first query.
+    fn past(&self) -> usize {
+        self.key.height() - self.query.height()
+    }
 }
 
 /// What one task writes, of the same shapes.
@@ -285,5 +313,22 @@ mod tests {
         whole.forward(&mut of_whole, &joint);
         part.forward(&mut of_part, &joint[..33 * whole.joint_width()]);
         assert_close("the start", &of_part, &of_whole[..33 * 8]);
+    }
+
+    #[test]
+    fn parts_of_a_sequence_see_what_was_cached_before_them() {
+        let whole = attention(1, 150, 6, 2, 4);
+        let (row, width, joint) =
+            (whole.joint_width(), whole.query_width(), random_values(150 * whole.joint_width(), 1));
+        let (mut expected, mut output) = (vec![0.0; 150 * width], vec![f32::NAN; 150 * width]);
+        whole.forward(&mut expected, &joint);
+        let mut cache = vec![f32::NAN; 150 * 2 * whole.key_width()];
+        // More than a block of rows, one row, and what is left.
+        for (first, end) in [(0, 70), (70, 71), (71, 150)] {
+            let part = Attention { length: end - first, ..whole };
+            let output = &mut output[first * width..end * width];
+            part.forward_after(first, output, &joint[first * row..end * row], &mut cache);
+        }
+        assert_close("in parts", &output, &expected);
     }
 }

@@ -6,7 +6,9 @@ use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use super::base_weights::BaseWeights;
+use super::exponential::dot;
 use super::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel};
+use super::vector::vectorised;
 
 /// A layer's weight, `[outputs, inputs]`.
 #[derive(Clone, Copy)]
@@ -83,11 +85,37 @@ pub(crate) fn forward(
     weight: Weight<'_>,
 ) {
     match weight {
-        Weight::Exact(weight) => multiply_in_parallel(products, output, write, 1.0, input, weight.transposed()),
+        Weight::Exact(weight) => multiply_by(products, output, write, input, weight),
         Weight::Stored(weight) => weight.for_each_panel(products.threads, |first, panel| {
-            let output = output.again().columns(first, panel.height());
-            multiply_in_parallel(products, output, write, 1.0, input, panel.transposed());
+            multiply_by(products, output.again().columns(first, panel.height()), write, input, panel);
         }),
+    }
+}
+
+fn multiply_by(products: Products, output: MatrixMut<'_>, write: Write, input: Matrix<'_>, weight: Matrix<'_>) {
+    if let (1, None) = (input.height(), products.rounding) {
+        multiply_row(products.threads, output, write, input, weight);
+    } else {
+        multiply_in_parallel(products, output, write, 1.0, input, weight.transposed());
+    }
+}
+
+/// A product with a single row only reads the matrix once, so it is shared out by the matrix's rows.
+fn multiply_row(threads: usize, output: MatrixMut<'_>, write: Write, input: Matrix<'_>, weight: Matrix<'_>) {
+    let (row, rows) = (input.row(0), if threads > 1 { TASK_VALUES.div_ceil(weight.width()) } else { weight.height() });
+    let tasks: Vec<_> = output.split_columns(rows).collect();
+    tasks.into_par_iter().enumerate().for_each(|(task, output)| {
+        let output = output.into_row();
+        add_products(output, write, weight.rows(task * rows, output.len()), row);
+    });
+}
+
+vectorised! {
+    fn add_products(output: &mut [f32], write: Write, weight: Matrix<'_>, row: &[f32]) {
+        for (index, output) in output.iter_mut().enumerate() {
+            let product = dot(weight.row(index), row);
+            *output = if write == Write::Add { *output + product } else { product };
+        }
     }
 }
 

@@ -54,6 +54,12 @@ impl<'a> Matrix<'a> {
         Matrix { values: &self.values[first * self.column_stride..], columns: count, ..self }
     }
 
+    /// One row of a matrix that is not transposed.
+    pub(crate) fn row(&self, row: usize) -> &'a [f32] {
+        assert!(row < self.rows && self.column_stride == 1, "a row of the matrix");
+        &self.values[row * self.row_stride..][..self.columns]
+    }
+
     /// The same values with rows and columns exchanged.
     pub(crate) fn transposed(self) -> Matrix<'a> {
         let Matrix { values, rows, columns, row_stride, column_stride } = self;
@@ -90,6 +96,13 @@ impl<'a> MatrixMut<'a> {
     pub(crate) fn rows(self, first: usize, count: usize) -> MatrixMut<'a> {
         assert!(first + count <= self.rows, "rows of the matrix");
         MatrixMut { values: self.values.wrapping_add(first * self.row_stride), rows: count, ..self }
+    }
+
+    /// The only row.
+    pub(crate) fn into_row(self) -> &'a mut [f32] {
+        assert_eq!(self.rows, 1, "a matrix of one row");
+        // SAFETY: a row lies inside the slice, which is borrowed exclusively for as long, and no other part has it.
+        unsafe { std::slice::from_raw_parts_mut(self.values, self.columns) }
     }
 
     /// `count` columns from `first` on.

@@ -2,6 +2,7 @@
 //! 2104.09864), in Hugging Face's Llama convention: value `i` of a head pairs with value `i + half`.
 
 use std::f64::consts::TAU;
+use std::ops::Range;
 
 use candle_core::{D, Device, Result, Tensor};
 use murmur_protocol::manifest::{RopeScaling, TransformerModel};
@@ -51,13 +52,6 @@ impl RotaryTables {
         &self.sines
     }
 
-    /// The same for these positions alone, the first of them at the first place.
-    pub(crate) fn part(&self, positions: std::ops::Range<usize>) -> RotaryTables {
-        let values = positions.start * self.half..positions.end * self.half;
-        let (cosines, sines) = (self.cosines[values.clone()].to_vec(), self.sines[values].to_vec());
-        RotaryTables { cosines, sines, half: self.half }
-    }
-
     /// `input` `[batch, length, heads · head width]` turned by its positions `0..length`, composed of candle's operations.
     ///
     /// # Errors
@@ -79,13 +73,20 @@ impl RotaryTables {
         Tensor::cat(&[turned_first, turned_second], D::Minus1)?.reshape((batch, length, width))
     }
 
-    /// Turns the first `turned` columns (whole heads) of `values` in place: sequences of `length` rows, each row
+    /// Turns the first `turned` columns (whole heads) of `values` in place: sequences with a row for each of the `positions`,
     /// `row_width` wide.
-    pub(crate) fn turn(&self, values: &mut [f32], row_width: usize, turned: usize, length: usize, turn: Turn) {
+    pub(crate) fn turn(
+        &self,
+        values: &mut [f32],
+        row_width: usize,
+        turned: usize,
+        positions: Range<usize>,
+        turn: Turn,
+    ) {
         let sign = if turn == Turn::Forwards { 1.0 } else { -1.0 };
         values.par_chunks_mut(row_width * TASK_ROWS).enumerate().for_each(|(task, rows)| {
             for (index, row) in rows.chunks_exact_mut(row_width).enumerate() {
-                let first = (task * TASK_ROWS + index) % length * self.half;
+                let first = (positions.start + (task * TASK_ROWS + index) % positions.len()) * self.half;
                 let table = first..first + self.half;
                 turn_heads(&mut row[..turned], &self.cosines[table.clone()], &self.sines[table], sign);
             }
@@ -171,9 +172,9 @@ mod tests {
                 Tensor::cat(&[turned_part, tensors[0].narrow(2, turned, 3)?], 2)
             });
             let (mut output, mut to_input) = (values(&input), gradient.clone());
-            tables.turn(&mut output, turned + 3, turned, length, Turn::Forwards);
+            tables.turn(&mut output, turned + 3, turned, 0..length, Turn::Forwards);
             assert_close("output", &output, &expected[0]);
-            tables.turn(&mut to_input, turned + 3, turned, length, Turn::Backwards);
+            tables.turn(&mut to_input, turned + 3, turned, 0..length, Turn::Backwards);
             assert_close("input", &to_input, &expected[1]);
         }
     }

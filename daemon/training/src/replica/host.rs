@@ -3,15 +3,15 @@
 mod stage;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::OptimizerSpec;
 use rayon::prelude::*;
 
-use super::{Replica, parts, time_evaluation};
+use super::{Replica, parts};
 use crate::data::Batch;
 use crate::model::{Evaluation, Model, Task, Write};
 use crate::optimizer::{Moments, Optimizer, TASK_VALUES};
@@ -20,6 +20,8 @@ pub(crate) use stage::HostStage;
 
 pub(crate) struct HostReplica {
     model: Box<dyn Model>,
+    /// What the model computes with: behind its own values ([`HostReplica::own`]) a copy of what another stage has, of which the
+    /// gradient is here, but no moments.
     parameters: Vec<f32>,
     gradient: Vec<f32>,
     /// From the first batch of at least two examples on.
@@ -35,10 +37,11 @@ pub(crate) struct HostReplica {
 impl HostReplica {
     pub(crate) fn new(
         model: Box<dyn Model>,
-        parameters: Vec<f32>,
+        mut parameters: Vec<f32>,
         optimizer: OptimizerSpec,
         micro_batch: usize,
     ) -> HostReplica {
+        parameters.resize(parameters.len() + model.copied(), 0.0);
         let optimizer = Optimizer::new(&optimizer, model.layout());
         let (gradient, moments) = (vec![0.0; parameters.len()], optimizer.moments());
         HostReplica { model, parameters, gradient, second_lane: None, moments, steps: 0, optimizer, micro_batch }
@@ -48,6 +51,11 @@ impl HostReplica {
     pub(crate) fn with_moments(self, in_8_bits: bool) -> HostReplica {
         let optimizer = self.optimizer.with_moments(in_8_bits);
         HostReplica { moments: optimizer.moments(), optimizer, ..self }
+    }
+
+    /// Where its own values lie.
+    fn own(&self) -> Range<usize> {
+        0..self.model.layout().parameters()
     }
 }
 
@@ -99,16 +107,18 @@ impl Replica for HostReplica {
     }
 
     fn parameters(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Borrowed(&self.parameters))
+        Ok(Cow::Borrowed(&self.parameters[self.own()]))
     }
 
     fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
-        self.parameters.copy_from_slice(values);
+        let own = self.own();
+        self.parameters[own].copy_from_slice(values);
         Ok(())
     }
 
     fn edit_parameters(&mut self, edit: &mut dyn FnMut(&mut [f32])) -> Result<()> {
-        edit(&mut self.parameters);
+        let own = self.own();
+        edit(&mut self.parameters[own]);
         Ok(())
     }
 
@@ -140,11 +150,12 @@ impl Replica for HostReplica {
     }
 
     fn gradient(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Borrowed(&self.gradient))
+        Ok(Cow::Borrowed(&self.gradient[self.own()]))
     }
 
     fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
-        self.gradient.copy_from_slice(values);
+        let own = self.own();
+        self.gradient[own].copy_from_slice(values);
         Ok(())
     }
 
@@ -162,13 +173,6 @@ impl Replica for HostReplica {
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         self.model.evaluate(&self.parameters, batch)
-    }
-
-    fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
-        let Some(before) = self.model.forward_time() else { return time_evaluation(self, batch) };
-        self.compute_gradient(batch)?;
-        // The first lane's, beside which the other went.
-        Ok(self.model.forward_time().unwrap_or_default() - before)
     }
 
     fn optimizer(&self) -> &Optimizer {

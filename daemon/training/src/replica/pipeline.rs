@@ -1,5 +1,8 @@
 //! One model over several devices: each holds a stage, and a batch goes through them in microbatches (pipeline parallelism).
 //! Gradients, norms and parameters have the bits of a replica that holds the whole model and computes the same parts.
+//!
+//! Where the head is the embedding's table, the last stage has a copy of it that nobody else sees, as in Megatron-LM
+//! (`finalize_model_grads.py`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,6 +26,9 @@ pub(crate) struct Pipeline {
     /// At least one, in the order of the model.
     stages: Vec<Box<dyn Stage>>,
     layout: Arc<ModelLayout>,
+    /// Values of a tied table that is trained, of which the last stage has a copy; else 0. The copy's gradient goes to the first
+    /// stage in every batch, and the table to the last one after every step.
+    copied: usize,
     /// Of the whole model; each stage has its own.
     optimizer: Optimizer,
     parts: InParts,
@@ -94,6 +100,9 @@ impl InParts {
 impl Pipeline {
     /// Of stages whose layouts make this one together.
     ///
+    /// # Errors
+    /// When a device fails.
+    ///
     /// # Panics
     /// When they do not.
     pub(crate) fn new(
@@ -101,11 +110,22 @@ impl Pipeline {
         layout: Arc<ModelLayout>,
         optimizer: Optimizer,
         parts: InParts,
-    ) -> Pipeline {
+    ) -> Result<Pipeline> {
         let tensors = stages.iter().flat_map(|stage| stage.replica().layout().tensors());
         let same = tensors.map(|tensor| (&tensor.name, &tensor.shape));
         assert!(same.eq(layout.tensors().iter().map(|tensor| (&tensor.name, &tensor.shape))), "stages make the model");
-        Pipeline { stages, layout, optimizer, parts }
+        let copied = stages.last().map_or(0, |last| last.copied());
+        let mut pipeline = Pipeline { stages, layout, copied, optimizer, parts };
+        pipeline.copy_table()?;
+        Ok(pipeline)
+    }
+
+    /// Gives the last stage the table of the first, where it predicts with a copy of it.
+    fn copy_table(&mut self) -> Result<()> {
+        match &mut self.stages[..] {
+            [first, .., last] if self.copied > 0 => last.set_copy(&first.table(self.copied)?),
+            _ => Ok(()),
+        }
     }
 
     /// What belongs to each stage of a vector in which they have such lengths, one after the other.
@@ -157,17 +177,24 @@ struct Ends {
     output: Option<SyncSender<Vec<f32>>>,
     to_output: Option<Receiver<Vec<f32>>>,
     to_input: Option<SyncSender<Vec<f32>>>,
+    /// Of a copied table: the head's part of its gradient in each lane, which the last stage has and the first one adds to.
+    table_gradients: Option<Receiver<Vec<f32>>>,
+    table_gradient: Option<SyncSender<Vec<f32>>>,
 }
 
 impl Ends {
-    /// Of so many stages.
-    fn of(stages: usize) -> Vec<Ends> {
+    /// Of so many stages, and of so many lanes where a table is copied.
+    fn of(stages: usize, lanes: Option<usize>) -> Vec<Ends> {
         let mut all: Vec<Ends> = (0..stages).map(|_| Ends::default()).collect();
         for next in 1..stages {
             // No stage is further ahead than this.
             let ((output, input), (to_input, to_output)) = (sync_channel(stages), sync_channel(stages));
             (all[next].input, all[next - 1].output) = (Some(input), Some(output));
             (all[next - 1].to_output, all[next].to_input) = (Some(to_output), Some(to_input));
+        }
+        if let Some(lanes) = lanes {
+            let (gradient, gradients) = sync_channel(lanes);
+            (all[0].table_gradients, all[stages - 1].table_gradient) = (Some(gradients), Some(gradient));
         }
         all
     }
@@ -202,10 +229,16 @@ fn run(
                 send(ends.output.as_ref(), stage.forward(&microbatches[number], input)?)?;
             }
             Action::Backward(number) => {
-                let to_output = receive(ends.to_output.as_ref())?;
-                let output = stage.backward(&microbatches[number], to_output, share)?;
-                losses[microbatches[number].lane] += output.loss;
+                let (microbatch, to_output) = (&microbatches[number], receive(ends.to_output.as_ref())?);
+                if let Some(gradient) = receive(ends.table_gradients.as_ref().filter(|_| microbatch.is_last))? {
+                    stage.set_table_gradient(microbatch.lane, &gradient)?;
+                }
+                let output = stage.backward(microbatch, to_output, share)?;
+                losses[microbatch.lane] += output.loss;
                 send(ends.to_input.as_ref(), output.to_input)?;
+                if let Some(to) = ends.table_gradient.as_ref().filter(|_| microbatch.is_last) {
+                    send(Some(to), Some(stage.copy_gradient(microbatch.lane)?))?;
+                }
             }
         }
     }
@@ -223,16 +256,18 @@ impl Replica for Pipeline {
     }
 
     fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
-        self.on_parts(values, |replica, part| replica.set_parameters(part))
+        self.on_parts(values, |replica, part| replica.set_parameters(part))?;
+        self.copy_table()
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
         let (microbatches, lanes) = self.parts.microbatches(batch);
         let (count, share) = (self.stages.len(), 1.0 / batch.predictions() as f32);
         let microbatches = &microbatches;
+        let ends = Ends::of(count, (self.copied > 0).then_some(lanes));
         let ended: Vec<UntilEnd<Vec<f64>>> = std::thread::scope(|scope| {
             let mut threads = Vec::new();
-            for (number, (stage, ends)) in self.stages.iter_mut().zip(Ends::of(count)).enumerate() {
+            for (number, (stage, ends)) in self.stages.iter_mut().zip(ends).enumerate() {
                 let held = in_flight(number, count, microbatches.len());
                 let order: Vec<Action> = Schedule::new(held, microbatches.len()).collect();
                 // The channels close with the thread, so that its neighbours end as well.
@@ -271,7 +306,8 @@ impl Replica for Pipeline {
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
         let stages = self.stages.par_iter_mut();
-        stages.try_for_each(|stage| stage.replica_mut().step(gradient_norm, learning_rate))
+        stages.try_for_each(|stage| stage.replica_mut().step(gradient_norm, learning_rate))?;
+        self.copy_table()
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {

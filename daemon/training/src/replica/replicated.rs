@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
@@ -88,10 +87,6 @@ impl Replica for Replicated {
 
     fn wait(&self) -> Result<()> {
         self.workers.iter().try_for_each(|worker| worker.wait())
-    }
-
-    fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
-        self.workers[0].time_forward(batch)
     }
 
     fn optimizer(&self) -> &Optimizer {

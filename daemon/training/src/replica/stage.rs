@@ -1,5 +1,7 @@
 //! What one device holds of a model that is cut: the vectors of its stage, and the stage's forward and backward.
 
+use std::borrow::Cow;
+
 use candle_core::Result;
 
 use super::Replica;
@@ -36,6 +38,23 @@ pub(crate) trait Stage: Send + Sync {
 
     /// Adds up the gradients of so many lanes.
     fn end(&mut self, lanes: usize) -> Result<()>;
+
+    /// How many values its copy of a tied table has that is trained (`StageSpec::copies_table`); else 0. They are no part of its
+    /// replica's vectors.
+    fn copied(&self) -> usize;
+
+    /// Replaces that copy.
+    fn set_copy(&mut self, table: &[f32]) -> Result<()>;
+
+    /// The gradient of that copy in a lane whose microbatches have all been back.
+    fn copy_gradient(&mut self, lane: usize) -> Result<Vec<f32>>;
+
+    /// Of the stage that embeds: the table, of so many values.
+    fn table(&self, values: usize) -> Result<Cow<'_, [f32]>>;
+
+    /// Of the stage that embeds: replaces the gradient of the table in a lane, before its last microbatch comes back, with which
+    /// the embedding's own part is added.
+    fn set_table_gradient(&mut self, lane: usize, values: &[f32]) -> Result<()>;
 
     /// A forward alone.
     fn evaluate(&mut self, batch: &Batch, input: Option<Vec<f32>>) -> Result<Evaluated>;

@@ -32,7 +32,8 @@ struct Costing<'a> {
 
 impl Costing<'_> {
     fn memory_with(&self, kernels: Kernels, part: &StageSpec, microbatches: usize) -> MemoryEstimate {
-        let of_stage = MemoryEstimate::of_stage(self.manifest, self.options, kernels, self.threads, part, microbatches);
+        let of_stage =
+            MemoryEstimate::of_team_part(self.manifest, self.options, kernels, self.threads, part, microbatches);
         let on_their_way = match kernels {
             // A GPU copies and corrects beside its steps where the model is not cut over machines.
             Kernels::Cuda => 2 * VALUE * PartLengths::of(self.manifest, part, false).trained,

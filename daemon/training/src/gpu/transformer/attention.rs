@@ -6,8 +6,8 @@ use std::ops::Range;
 use candle_core::Result;
 
 use super::Gpu;
-use super::memory::{GpuHeads, QUERIES_AT_ONCE, units_at_once};
-use crate::gpu::{Argument, Matrix, Product, Span, THREADS, size};
+use super::memory::{GpuCache, GpuHeads, QUERIES_AT_ONCE, units_at_once};
+use crate::gpu::{Argument, Matrix, Memory, Product, Span, THREADS, size};
 use crate::model::transformer::operations::Operations as _;
 use crate::ops::attention::Attention;
 
@@ -15,10 +15,11 @@ use crate::ops::attention::Attention;
 const ATTENTION_ROWS: usize = THREADS / 2;
 
 impl Gpu<'_> {
-    /// Between joint rows and turned heads; where these are not turned, they only move.
+    /// Between joint rows and turned heads; where these are not turned, they only move. Positions count from the first of the text.
     pub(super) fn move_turned(&self, heads: &GpuHeads, has_rope: bool, backwards: bool) -> Result<()> {
         let without = self.model.no_angles.as_ref().filter(|_| !has_rope);
-        let tables = without.unwrap_or(&self.model.angles).spans();
+        let first = self.past * self.attention.head_width / 2;
+        let tables = without.unwrap_or(&self.model.angles).spans().map(|table| table.part(first..table.values));
         let [query, key, value] = heads.spans();
         let sizes = [self.attention.length, self.attention.heads, self.attention.key_heads];
         let sizes = [&sizes[..], &[self.attention.head_width / 2, usize::from(backwards)]].concat();
@@ -27,12 +28,16 @@ impl Gpu<'_> {
         self.launch("turn_heads", self.rows(), &arguments)
     }
 
-    /// Between rows and `in_heads`.
-    fn move_heads(&self, rows: Span, to_heads: bool) -> Result<()> {
-        let Attention { length, heads, head_width, .. } = self.attention;
+    /// Between rows and so many heads.
+    fn move_heads(&self, rows: Span, (in_heads, heads): (Span, usize), to_heads: bool) -> Result<()> {
+        let Attention { length, head_width, .. } = self.attention;
         let sizes = [length, heads, head_width, usize::from(to_heads)].map(size);
-        let spans = [rows.into(), self.scratch.in_heads.span().into()];
-        self.launch("move_heads", self.rows(), &[&spans[..], &sizes[..]].concat())
+        self.launch("move_heads", self.rows(), &[&[rows.into(), in_heads.into()][..], &sizes[..]].concat())
+    }
+
+    /// What attention gives, or its gradient.
+    fn in_heads(&self) -> (Span, usize) {
+        (self.scratch.in_heads.span(), self.attention.heads)
     }
 
     /// What is attended at once, in an order in which the first of those that share keys have all of them.
@@ -79,7 +84,31 @@ impl Gpu<'_> {
             let (target, [queries, keys, width]) = (unit.queries(self.scratch.in_heads.span()), unit.shape());
             self.multiply(Product::new(scores, value, target, [queries, width, keys]).batch(unit.units))?;
         }
-        self.move_heads(attended, false)
+        self.move_heads(attended, self.in_heads(), false)
+    }
+
+    /// The same of the next tokens of a text: keys and values go to the cache, and all that it holds are seen. The heads that share
+    /// keys are attended at once.
+    pub(super) fn attend_after(&self, heads: &GpuHeads, cache: &GpuCache, attended: Span) -> Result<()> {
+        let Attention { length, key_heads, head_width, .. } = self.attention;
+        let (seen, key_width, context) =
+            (self.past + length, self.attention.key_width(), self.model.spec.context as usize);
+        for (rows, in_heads) in [(&cache.key, &heads.key), (&cache.value, &heads.value)] {
+            let rows = rows.span().part(self.past * key_width..seen * key_width);
+            self.move_heads(rows, (in_heads.span(), key_heads), false)?;
+        }
+        let rows = self.attention.heads / key_heads * length;
+        let cached = |memory: &Memory| Matrix::new(memory.span(), key_width).every(head_width);
+        let queries = |span: Span| Matrix::new(span, head_width).every(rows * head_width);
+        let scores = Matrix::new(self.scratch.scores.span(), context).every(rows * context);
+        let (query, key, shape) = (queries(heads.query.span()), cached(&cache.key), [rows, seen, head_width]);
+        self.multiply(Product::new(query, key.transposed(), scores, shape).batch(key_heads))?;
+        let sizes = [context, length, self.past, seen].map(size);
+        let arguments = [&[self.scratch.scores.span().into()][..], &sizes, &[self.attention.scale().into()]].concat();
+        self.launch("causal_softmax", key_heads * rows, &arguments)?;
+        let (value, output, shape) = (cached(&cache.value), queries(self.in_heads().0), [rows, head_width, seen]);
+        self.multiply(Product::new(scores, value, output, shape).batch(key_heads))?;
+        self.move_heads(attended, self.in_heads(), false)
     }
 
     /// With `heads` for each sequence, whose rows are shared out to blocks.
@@ -109,7 +138,7 @@ impl Gpu<'_> {
             let spans = [query, key, value, to_attended, log_sums, products, to_key, to_value];
             return self.launch_attention("attend_backward_keys", self.attention.key_heads, &spans);
         }
-        self.move_heads(to_attended, true)?;
+        self.move_heads(to_attended, self.in_heads(), true)?;
         let (scores, to_scores) = (self.scratch.scores.span(), self.scratch.to_scores.span());
         for unit in self.units() {
             self.probabilities(&unit, heads)?;

@@ -24,11 +24,12 @@ const LOGITS: usize = if cfg!(test) { 600 } else { 32 << 20 };
 const LOGIT_ROWS: usize = if cfg!(test) { 10 } else { 128 };
 
 /// Memory of at least as many rows as a batch has.
-pub(super) struct GpuMemory;
+pub(crate) struct GpuMemory;
 
 impl Storage for GpuMemory {
     type Buffer = GpuBuffer;
     type Heads = GpuHeads;
+    type Cache = GpuCache;
     type Tokens = GpuTokens;
 }
 
@@ -82,6 +83,12 @@ impl GpuHeads {
     }
 }
 
+/// `[context, key heads · head width]` each.
+pub(crate) struct GpuCache {
+    pub(super) key: Memory,
+    pub(super) value: Memory,
+}
+
 pub(crate) struct GpuTokens {
     pub(super) inputs: Memory,
     pub(super) targets: Memory,
@@ -91,6 +98,8 @@ pub(crate) struct GpuTokens {
 pub(super) struct Scratch {
     rows: usize,
     length: usize,
+    /// Whether it is for parts of a text.
+    is_read: bool,
     /// `[rows, query | key | value]`: heads until they are turned, and their gradients once these are turned back.
     pub(super) joint: Memory,
     /// `[rows, width]`: what is to be added to the stream.
@@ -110,21 +119,27 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub(super) fn new(model: &GpuModel, sizes: &Attention) -> Result<Scratch> {
+    /// For a batch, or for parts of a text.
+    pub(super) fn new(model: &GpuModel, sizes: &Attention, is_read: bool) -> Result<Scratch> {
         let (rows, length) = (sizes.rows(), sizes.length);
         let exact = |values: usize| model.device.allocate(Kind::F32, values);
         let rounded = |values: usize| model.device.allocate(model.kind, values);
-        let scores = units_at_once(sizes.key_heads, sizes.sequences, length) * unit_scores(length);
         let is_fused = model.fuses_attention;
-        let (scores, in_heads) = if is_fused { (0, 0) } else { (scores, rows * sizes.query_width()) };
+        let in_heads = if is_fused { 0 } else { rows * sizes.query_width() };
+        let [scores, to_scores] = match (is_read, is_fused) {
+            (true, _) => [rows * sizes.heads * model.spec.context as usize, 0],
+            (false, true) => [0, 0],
+            (false, false) => [units_at_once(sizes.key_heads, sizes.sequences, length) * unit_scores(length); 2],
+        };
         Ok(Scratch {
             rows,
             length,
+            is_read,
             joint: rounded(rows * sizes.joint_width())?,
             added: rounded(rows * model.width())?,
             in_heads: rounded(in_heads)?,
             scores: rounded(scores)?,
-            to_scores: rounded(scores)?,
+            to_scores: rounded(to_scores)?,
             products: exact(if is_fused { rows * sizes.heads } else { 0 })?,
             low: rounded(rows * model.rank)?,
             to_low: rounded(rows * model.rank)?,
@@ -133,9 +148,23 @@ impl Scratch {
         })
     }
 
-    /// Whether it does for a batch.
-    pub(super) fn fits(&self, sizes: &Attention) -> bool {
-        self.rows >= sizes.rows() && self.length == sizes.length
+    /// The one that is there, or a new one where it does not do for a batch, which may be read after what caches hold.
+    pub(super) fn that_fits<'a>(
+        place: &'a mut Option<Scratch>,
+        model: &GpuModel,
+        sizes: &Attention,
+        is_read: bool,
+    ) -> Result<&'a Scratch> {
+        if !place.as_ref().is_some_and(|scratch| scratch.fits(sizes, is_read)) {
+            // First the old one goes.
+            *place = None;
+            *place = Some(Scratch::new(model, sizes, is_read)?);
+        }
+        Ok(place.as_ref().expect("it has just been made"))
+    }
+
+    fn fits(&self, sizes: &Attention, is_read: bool) -> bool {
+        self.rows >= sizes.rows() && self.length == sizes.length && self.is_read == is_read
     }
 }
 

@@ -6,7 +6,8 @@ use candle_core::Result;
 
 use super::Gpu;
 use super::linear::Linear;
-use super::memory::{GpuBuffer, GpuHeads, GpuMemory, GpuTokens, logit_rows_at_once};
+use super::memory::{GpuBuffer, GpuCache, GpuHeads, GpuMemory, GpuTokens, logit_rows_at_once};
+use crate::gpu::rows::add_rows;
 use crate::gpu::{
     Argument, Kind, Matrix, Memory, NORM_STRIP, STRIP, Span, bytes_of, bytes_of_mut, count, launch_for_each, of_kind,
     size,
@@ -14,6 +15,7 @@ use crate::gpu::{
 use crate::model::transformer::operations::{HeadWeights, Operations, Projection};
 use crate::ops::attention::Attention;
 use crate::ops::rotary::Turn;
+use crate::replica::Transfer;
 
 impl Gpu<'_> {
     fn width(&self) -> usize {
@@ -27,6 +29,24 @@ impl Gpu<'_> {
     /// The values of a stream that the batch has.
     fn stream(&self, buffer: &GpuBuffer) -> Span {
         buffer.span().first(self.rows() * self.width())
+    }
+
+    /// Fills a stream or its gradient from elsewhere on the device.
+    pub(super) fn copy_stream(&self, from: Span, stream: &GpuBuffer) -> Result<()> {
+        self.model.device.copy(from, self.stream(stream))?;
+        self.round_stream(stream)
+    }
+
+    /// Begins to bring a stream or its gradient to the machine's memory.
+    pub(super) fn begin_download(&self, stream: &GpuBuffer) -> Result<Transfer<Vec<f32>>> {
+        self.model.device.begin_download(self.stream(stream))
+    }
+
+    /// As products read it, where these do not read `f32`.
+    fn round_stream(&self, stream: &GpuBuffer) -> Result<()> {
+        let (exact, Some(rounded)) = (self.stream(stream), &stream.rounded) else { return Ok(()) };
+        let arguments = [exact.into(), rounded.span().into(), count(exact.values)];
+        launch_for_each(&*self.model.device, "to_bf16", exact.values, &arguments)
     }
 
     fn linear_of<'p>(&self, projection: &'p Projection, input: Span, output: Span) -> Linear<'p> {
@@ -121,6 +141,13 @@ impl Operations for Gpu<'_> {
         GpuHeads::new(self.model, &self.attention, is_kept)
     }
 
+    fn new_cache(&self) -> Result<GpuCache> {
+        let rows = || {
+            self.model.device.allocate(self.model.kind, self.model.spec.context as usize * self.attention.key_width())
+        };
+        Ok(GpuCache { key: rows()?, value: rows()? })
+    }
+
     fn new_tokens(&self) -> Result<GpuTokens> {
         let tokens = || self.model.device.allocate(Kind::U32, self.rows());
         Ok(GpuTokens { inputs: tokens()?, targets: tokens()? })
@@ -136,11 +163,8 @@ impl Operations for Gpu<'_> {
     }
 
     fn take_over(&self, values: Vec<f32>, stream: &mut GpuBuffer) -> Result<()> {
-        let exact = self.stream(stream);
-        self.model.device.upload(bytes_of(&values), exact)?;
-        let Some(rounded) = &stream.rounded else { return Ok(()) };
-        let arguments = [exact.into(), rounded.span().into(), count(values.len())];
-        launch_for_each(&*self.model.device, "to_bf16", values.len(), &arguments)
+        self.model.device.upload(bytes_of(&values), self.stream(stream))?;
+        self.round_stream(stream)
     }
 
     fn give_away(&self, stream: &mut GpuBuffer) -> Result<Vec<f32>> {
@@ -164,13 +188,18 @@ impl Operations for Gpu<'_> {
     fn embed_backward(
         &mut self,
         table: &Range<usize>,
-        _is_tied: bool,
+        is_tied: bool,
         tokens: &GpuTokens,
         to_stream: &GpuBuffer,
     ) -> Result<()> {
         let Some(to_table) = self.gradient().of(table) else { return Ok(()) };
-        let spans = [to_stream.span(), tokens.inputs.span(), to_table].map(Argument::from);
-        self.model.device.launch("embed_backward", self.rows(), &[&spans[..], &[size(self.width())]].concat())
+        let (device, width) = (&*self.model.device, self.width());
+        if !is_tied {
+            return add_rows(device, to_stream.span(), (tokens.inputs.span(), self.rows()), to_table, width);
+        }
+        let vocabulary = self.model.spec.vocabulary as usize;
+        self.embedded.add(device, to_stream.span(), &self.batch.inputs, (vocabulary, width))?;
+        if self.gradient().is_last { self.embedded.add_to(device, to_table, width) } else { Ok(()) }
     }
 
     fn normalise(&self, scale: &Range<usize>, stream: &GpuBuffer, normalised: &mut GpuBuffer) -> Result<()> {
@@ -278,8 +307,11 @@ impl Operations for Gpu<'_> {
         self.move_turned(heads, weights.has_rope, turn == Turn::Backwards)
     }
 
-    fn attend(&self, heads: &mut GpuHeads, attended: &mut GpuBuffer) -> Result<()> {
-        self.attend_to(heads, attended.span())
+    fn attend(&self, heads: &mut GpuHeads, cache: Option<&mut GpuCache>, attended: &mut GpuBuffer) -> Result<()> {
+        match cache {
+            None => self.attend_to(heads, attended.span()),
+            Some(cache) => self.attend_after(heads, cache, attended.span()),
+        }
     }
 
     fn attend_backward(
@@ -324,6 +356,12 @@ impl Operations for Gpu<'_> {
         logits: &mut GpuBuffer,
     ) -> Result<()> {
         self.linear(self.linear_of_rows(head, rows, normalised.span(), logits.span()))
+    }
+
+    fn read_logits(&self, logits: &GpuBuffer) -> Result<Vec<f32>> {
+        let mut values = vec![0.0_f32; self.model.spec.vocabulary as usize];
+        self.model.device.download(logits.span(), bytes_of_mut(&mut values))?;
+        Ok(values)
     }
 
     fn cross_entropy(

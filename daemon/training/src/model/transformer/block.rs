@@ -10,7 +10,7 @@ use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::TransformerModel;
 
-use super::operations::{Buffer, HeadWeights, Operations, Projection};
+use super::operations::{Buffer, Cache, HeadWeights, Operations, Projection};
 use super::workspace::{Kept, Scratch};
 use crate::ops::rotary::Turn;
 
@@ -62,19 +62,21 @@ impl Block {
         &self.attention_norm
     }
 
-    /// From `input`, which has been normalised, all that the backward needs, and with [`Block::finish`] the output.
+    /// From `input`, which has been normalised, all that the backward needs, and with [`Block::finish`] the output. With a cache
+    /// where a text is read part by part.
     pub(super) fn activate<O: Operations>(
         &self,
         device: &O,
         input: &Buffer<O>,
         kept: &mut Kept<O::Memory>,
+        cache: Option<&mut Cache<O>>,
         scratch: &mut Scratch<O::Memory>,
     ) -> Result<()> {
         let (Kept { heads, attended, middle, gate_up }, normalised) = (kept, &mut scratch.normalised);
         device.project_heads(&self.heads, normalised, heads)?;
         device.normalise_heads(&self.heads, heads)?;
         device.turn_heads(&self.heads, heads, Turn::Forwards)?;
-        device.attend(heads, attended)?;
+        device.attend(heads, cache, attended)?;
         let norm = Some(&self.feed_forward_norm);
         device.add_projection(&self.output, attended, input, middle, norm, normalised)?;
         device.project(&self.gate_up, normalised, gate_up)

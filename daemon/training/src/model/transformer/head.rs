@@ -6,13 +6,13 @@ use std::ops::Range;
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
 
-use super::operations::{Operations, Projection};
+use super::operations::{Buffer, Operations, Projection};
 use super::workspace::{Pass, Work};
 
 /// Where the last norm and the head lie in the flat vector.
 pub(crate) struct Head {
     pub(super) norm: Range<usize>,
-    /// The embedding's table where the head is tied.
+    /// The embedding's table where the head is tied, or a copy of it.
     pub(super) weight: Projection,
 }
 
@@ -58,5 +58,19 @@ impl Head {
             device.normalise_backward(&self.norm, stream, to_normalised, &mut work.to_stream)?;
         }
         Ok(())
+    }
+
+    /// The logits of the token after the last one.
+    pub(super) fn next_logits<O: Operations>(
+        &self,
+        device: &O,
+        pass: &Pass<O::Memory>,
+        work: &mut Work<O::Memory>,
+        logits: &mut Buffer<O>,
+    ) -> Result<Vec<f32>> {
+        let (stream, normalised) = (pass.streams.last().expect("one more than blocks"), &mut work.scratch.normalised);
+        device.normalise(&self.norm, stream, normalised)?;
+        device.predict(&self.weight, device.rows() - 1..device.rows(), normalised, logits)?;
+        device.read_logits(logits)
     }
 }

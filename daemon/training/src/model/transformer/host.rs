@@ -6,9 +6,10 @@ use candle_core::Result;
 use murmur_protocol::manifest::TransformerModel;
 
 use super::operations::{HeadWeights, Operations, Projection, Storage, attention_of};
-use super::weights::{Gradient, LowRank, Weights};
+use super::weights::{Gradient, Weights};
 use crate::data::TokenBatch;
 use crate::engine::options::Precision;
+use crate::model::lora::LowRank;
 use crate::model::{Evaluation, Task, Write};
 use crate::ops::attention::Attention;
 use crate::ops::embedding::RowSums;
@@ -37,7 +38,8 @@ impl HostModel {
         let products = Products { threads, rounding: self.precision.rounding() };
         let attention = attention_of(&self.spec, batch)?;
         let evaluation = Evaluation::default();
-        Ok(Host { model: self, attention, weights, batch, products, gradient: None, embedded: None, evaluation })
+        let (gradient, embedded, past) = (None, None, 0);
+        Ok(Host { model: self, attention, weights, batch, past, products, gradient, embedded, evaluation })
     }
 }
 
@@ -47,6 +49,8 @@ pub(super) struct Host<'a> {
     attention: Attention,
     weights: Weights<'a>,
     batch: &'a TokenBatch,
+    /// Tokens of its text that caches hold.
+    past: usize,
     products: Products,
     gradient: Option<Gradient<'a>>,
     /// The embedding's part of the gradient of a tied table, of the microbatches so far, and whether this one is the last.
@@ -61,6 +65,8 @@ pub(crate) struct HostMemory;
 impl Storage for HostMemory {
     type Buffer = Vec<f32>;
     type Heads = HostHeads;
+    /// Keys and values side by side: `[context, 2 · key width]`.
+    type Cache = Vec<f32>;
     /// Nothing is held.
     type Tokens = ();
 }
@@ -83,6 +89,11 @@ impl<'a> Host<'a> {
     pub(super) fn with_gradient(self, values: &'a mut [f32], task: &Task, embedded: &'a mut RowSums) -> Host<'a> {
         let gradient = Some(self.weights.gradient(values, task.write, self.products));
         Host { gradient, embedded: Some((embedded, task.is_last)), ..self }
+    }
+
+    /// The same for the next tokens of a text of which caches hold so many.
+    pub(super) fn after(self, past: usize) -> Host<'a> {
+        Host { past, ..self }
     }
 
     /// Where the gradient of what is trained goes.
@@ -171,6 +182,10 @@ impl Operations for Host<'_> {
         let raw = if is_kept && self.model.spec.head_norm { normalised } else { 0 };
         let buffer = |width: usize| vec![0.0; self.rows() * width];
         Ok(HostHeads { joint: buffer(self.attention.joint_width()), raw: buffer(raw) })
+    }
+
+    fn new_cache(&self) -> Result<Vec<f32>> {
+        self.new_buffer(self.model.spec.context as usize * 2 * self.attention.key_width())
     }
 
     fn new_tokens(&self) -> Result<()> {
@@ -337,15 +352,18 @@ impl Operations for Host<'_> {
 
     fn turn_heads(&self, weights: &HeadWeights, heads: &mut HostHeads, turn: Turn) -> Result<()> {
         if weights.has_rope {
-            let Attention { length, .. } = self.attention;
+            let positions = self.past..self.past + self.attention.length;
             let turned = self.attention.query_width() + self.attention.key_width();
-            self.model.rotary.turn(&mut heads.joint, self.attention.joint_width(), turned, length, turn);
+            self.model.rotary.turn(&mut heads.joint, self.attention.joint_width(), turned, positions, turn);
         }
         Ok(())
     }
 
-    fn attend(&self, heads: &mut HostHeads, attended: &mut Vec<f32>) -> Result<()> {
-        self.attention.forward(attended, &heads.joint);
+    fn attend(&self, heads: &mut HostHeads, cache: Option<&mut Vec<f32>>, attended: &mut Vec<f32>) -> Result<()> {
+        match cache {
+            None => self.attention.forward(attended, &heads.joint),
+            Some(cache) => self.attention.forward_after(self.past, attended, &heads.joint, cache),
+        }
         Ok(())
     }
 
@@ -390,6 +408,10 @@ impl Operations for Host<'_> {
         let place = MatrixMut::dense(logits, rows.len(), head.outputs);
         self.weights.forward(self.products, &head.weight, place, Write::Replace, normalised);
         Ok(())
+    }
+
+    fn read_logits(&self, logits: &Vec<f32>) -> Result<Vec<f32>> {
+        Ok(logits.clone())
     }
 
     fn cross_entropy(&mut self, rows: Range<usize>, (): &(), logits: &mut Vec<f32>, share: Option<f32>) -> Result<()> {

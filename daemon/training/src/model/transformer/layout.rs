@@ -12,6 +12,24 @@ pub fn transformer_layout(spec: &TransformerModel) -> ModelLayout {
 
 /// Those of one stage: a stretch of the whole model's.
 pub(crate) fn stage_layout(spec: &TransformerModel, stage: &StageSpec) -> ModelLayout {
+    ModelLayout::in_order(stage_tensors(spec, stage))
+}
+
+/// Those that it computes with: its own, and behind them the head, where that is a copy of another stage's table
+/// ([`StageSpec::copies_table`]).
+pub(crate) fn held_layout(spec: &TransformerModel, stage: &StageSpec) -> ModelLayout {
+    let mut tensors = stage_tensors(spec, stage);
+    if stage.copies_table(spec) {
+        tensors.push(head(spec));
+    }
+    ModelLayout::in_order(tensors)
+}
+
+fn head(spec: &TransformerModel) -> (String, Vec<usize>) {
+    ("lm_head.weight".to_owned(), vec![spec.vocabulary as usize, spec.width as usize])
+}
+
+fn stage_tensors(spec: &TransformerModel, stage: &StageSpec) -> Vec<(String, Vec<usize>)> {
     let (width, vocabulary) = (spec.width as usize, spec.vocabulary as usize);
     let mut tensors = Vec::new();
     if stage.embeds {
@@ -24,10 +42,10 @@ pub(crate) fn stage_layout(spec: &TransformerModel, stage: &StageSpec) -> ModelL
     if stage.predicts {
         tensors.push(("model.norm.weight".to_owned(), vec![width]));
         if !spec.tied_head {
-            tensors.push(("lm_head.weight".to_owned(), vec![vocabulary, width]));
+            tensors.push(head(spec));
         }
     }
-    ModelLayout::in_order(tensors)
+    tensors
 }
 
 /// In the order in which a layer computes with them. Gate and up lie side by side, so that they are one matrix.
@@ -82,6 +100,9 @@ mod tests {
             let stages = StageSpec::cut(&spec, &[1, 2, 9]);
             let parts = stages.iter().flat_map(|stage| named(&stage_layout(&spec, stage)));
             assert_eq!(parts.collect::<Vec<_>>(), named(&whole));
+            let held = stages.iter().map(|stage| held_layout(&spec, stage).parameters()).sum::<usize>();
+            let table = if tied_head { whole.tensors()[0].len() } else { 0 };
+            assert_eq!(held, whole.parameters() + table, "the last stage has a copy of a tied table");
         }
     }
 

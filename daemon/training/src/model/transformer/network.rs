@@ -8,7 +8,7 @@ use murmur_protocol::manifest::TransformerModel;
 
 use super::block::Block;
 use super::head::Head;
-use super::operations::{Buffer, Operations, Tokens};
+use super::operations::{Buffer, Cache, Operations, Tokens};
 use super::workspace::{Pass, Widths, Work};
 use crate::model::stage::StageSpec;
 
@@ -17,6 +17,8 @@ pub(crate) struct Network {
     pub(super) widths: Widths,
     /// Of a stage that embeds.
     pub(super) embedding: Option<Range<usize>>,
+    /// Whether the embedding's table is the head's as well, of this stage or another.
+    is_tied: bool,
     /// Whether other stages are between the embedding and the blocks.
     pub(super) is_parted: bool,
     pub(super) blocks: Vec<Block>,
@@ -31,6 +33,7 @@ impl Network {
         Network {
             widths: Widths { stream, queries, inner },
             embedding: layout.tensor("model.embed_tokens.weight").map(|tensor| tensor.range()),
+            is_tied: spec.tied_head,
             is_parted: stage.is_parted(),
             blocks: stage.layers.clone().map(|layer| Block::new(layout, spec, layer)).collect(),
             head: stage.predicts.then(|| Head::new(layout)),
@@ -42,12 +45,14 @@ impl Network {
         self.embedding.is_none() || self.is_parted
     }
 
-    /// Fills the streams, the first of which is there where it comes from another stage, and what is kept of the blocks.
+    /// Fills the streams, the first of which is there where it comes from another stage, and what is kept of the blocks. With a
+    /// cache for each block where a text is read part by part, else with none.
     pub(super) fn forward<O: Operations>(
         &self,
         device: &O,
         pass: &mut Pass<O::Memory>,
         work: &mut Work<O::Memory>,
+        caches: &mut [Cache<O>],
     ) -> Result<()> {
         let Work { shared, scratch, .. } = work;
         if let Some(table) = self.embedding.as_ref().filter(|_| !self.is_parted) {
@@ -60,7 +65,7 @@ impl Network {
         for (layer, block) in self.blocks.iter().enumerate() {
             let kept = shared.as_mut().unwrap_or_else(|| &mut pass.kept[layer]);
             let (before, after) = pass.streams.split_at_mut(layer + 1);
-            block.activate(device, &before[layer], kept, scratch)?;
+            block.activate(device, &before[layer], kept, caches.get_mut(layer), scratch)?;
             block.finish(device, kept, &mut after[0], norm_of(layer + 1), scratch)?;
         }
         Ok(())
@@ -79,7 +84,7 @@ impl Network {
             let kept = match shared {
                 Some(shared) => {
                     device.normalise(block.first_norm(), input, &mut scratch.normalised)?;
-                    block.activate(device, input, shared, scratch)?;
+                    block.activate(device, input, shared, None, scratch)?;
                     shared
                 }
                 None => &mut pass.kept[layer],
@@ -97,7 +102,6 @@ impl Network {
         to_stream: &Buffer<O>,
     ) -> Result<()> {
         let Some(table) = &self.embedding else { return Ok(()) };
-        let is_tied = self.head.as_ref().is_some_and(|head| head.weight.weight == *table);
-        device.embed_backward(table, is_tied, tokens, to_stream)
+        device.embed_backward(table, self.is_tied, tokens, to_stream)
     }
 }

@@ -20,12 +20,15 @@ pub(crate) trait Storage {
     type Buffer;
     /// Queries, keys and values of a block, and what the backward needs of how they were made; or their gradients.
     type Heads;
+    /// Keys and values of a block, of all tokens of a text that have been read.
+    type Cache;
     /// The tokens of a batch, and those that follow them.
     type Tokens;
 }
 
 pub(crate) type Buffer<O> = <<O as Operations>::Memory as Storage>::Buffer;
 pub(crate) type Heads<O> = <<O as Operations>::Memory as Storage>::Heads;
+pub(crate) type Cache<O> = <<O as Operations>::Memory as Storage>::Cache;
 pub(crate) type Tokens<O> = <<O as Operations>::Memory as Storage>::Tokens;
 
 /// `y = x·Wᵀ + b` of each row `x`, and what adapters beside `W` add to it.
@@ -70,6 +73,9 @@ pub(crate) trait Operations {
     /// With what the backward needs, or without.
     fn new_heads(&self, is_kept: bool) -> Result<Heads<Self>>;
 
+    /// For the tokens of a whole context, of a text that is read part by part.
+    fn new_cache(&self) -> Result<Cache<Self>>;
+
     fn new_tokens(&self) -> Result<Tokens<Self>>;
 
     fn load_batch(&self, tokens: &mut Tokens<Self>) -> Result<()>;
@@ -86,7 +92,8 @@ pub(crate) trait Operations {
     /// The rows of `table` that the tokens name.
     fn embed(&self, table: &Range<usize>, tokens: &Tokens<Self>, stream: &mut Buffer<Self>) -> Result<()>;
 
-    /// `is_tied`: whether the table is the head's as well, whose gradient of this batch has been written already.
+    /// `is_tied`: whether the table is the head's as well. The head's gradient of a batch is there before the last microbatch comes
+    /// here, with which the embedding's is added to it.
     fn embed_backward(
         &mut self,
         table: &Range<usize>,
@@ -153,8 +160,14 @@ pub(crate) trait Operations {
     /// heads are made, and the first one back, also where nothing turns: a device may hold them otherwise before.
     fn turn_heads(&self, weights: &HeadWeights, heads: &mut Heads<Self>, turn: Turn) -> Result<()>;
 
-    /// Causal softmax attention.
-    fn attend(&self, heads: &mut Heads<Self>, attended: &mut Buffer<Self>) -> Result<()>;
+    /// Causal softmax attention: of a batch, or where there is a cache of the next tokens of its text, which see what it holds.
+    /// Their keys and values are added to it.
+    fn attend(
+        &self,
+        heads: &mut Heads<Self>,
+        cache: Option<&mut Cache<Self>>,
+        attended: &mut Buffer<Self>,
+    ) -> Result<()>;
 
     fn attend_backward(
         &self,
@@ -187,6 +200,9 @@ pub(crate) trait Operations {
         normalised: &Buffer<Self>,
         logits: &mut Buffer<Self>,
     ) -> Result<()>;
+
+    /// A row of logits, for the host.
+    fn read_logits(&self, logits: &Buffer<Self>) -> Result<Vec<f32>>;
 
     /// The losses of these rows, which the device keeps; with a `share`, logits become the gradient of so much of their sum.
     fn cross_entropy(

@@ -1,7 +1,6 @@
 //! The microbatches that are under way through a stage, on any device.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 use candle_core::Result;
 
@@ -19,24 +18,16 @@ pub(crate) struct Passes<S: Storage> {
     waiting: VecDeque<Pass<S>>,
     /// Buffers of passes that are over.
     free: Vec<Pass<S>>,
-    /// Of all forwards so far.
-    forward_time: Duration,
 }
 
 impl<S: Storage> Passes<S> {
     /// None so far.
     pub(crate) fn new(recompute: bool) -> Passes<S> {
-        let (work, waiting, free) = (None, VecDeque::new(), Vec::new());
-        Passes { recompute, work, waiting, free, forward_time: Duration::ZERO }
+        Passes { recompute, work: None, waiting: VecDeque::new(), free: Vec::new() }
     }
 
     pub(crate) fn recompute(&self) -> bool {
         self.recompute
-    }
-
-    /// How long all forwards took; where a device computes later, how long it took to tell it.
-    pub(crate) fn forward_time(&self) -> Duration {
-        self.forward_time
     }
 
     /// Forgets forwards that wait for a backward that never comes.
@@ -68,7 +59,6 @@ impl<S: Storage> Passes<S> {
         let counts = (layers, if self.recompute { 0 } else { layers });
         let new_pass = || Pass::new(device, network.widths, counts, network.reads_stream());
         let mut pass = self.free.pop().map_or_else(new_pass, Ok)?;
-        let begin = Instant::now();
         device.load_batch(&mut pass.tokens)?;
         match (network.reads_stream(), input) {
             (false, _) => {}
@@ -76,8 +66,7 @@ impl<S: Storage> Passes<S> {
             (true, None) => panic!("a stage that does not embed reads a stream"),
         }
         let work = self.work.as_mut().expect("it has been prepared");
-        network.forward(device, &mut pass, work)?;
-        self.forward_time += begin.elapsed();
+        network.forward(device, &mut pass, work, &mut [])?;
         Ok(pass)
     }
 

@@ -1,8 +1,9 @@
 //! The hand-written transformer against the composed one.
 
 use candle_core::Var;
-use murmur_protocol::manifest::{AttentionBias, ModelSpec, RopeScaling};
+use murmur_protocol::manifest::{AttentionBias, LORA_TARGETS, LoraSpec, ModelSpec, RopeScaling};
 
+use super::workspace::{Pass, Work};
 use super::*;
 use crate::model::Write;
 use crate::model::{gradients_by_autograd, parameter_count, tensors_of};
@@ -125,6 +126,64 @@ fn evaluation_agrees_with_the_composed_model() -> Result<()> {
             Evaluation::of(&model.logits(&tensors_of(model.layout(), &parameters)?, &batch)?, batch.targets())?;
         assert!((fused.loss_sum - composed.loss_sum).abs() < 1e-3, "{fused:?} {composed:?}");
         assert_eq!((fused.predictions, fused.correct), (composed.predictions, composed.correct));
+    }
+    Ok(())
+}
+
+/// The logits after a text that goes through the forward at once, as in training.
+fn logits_of_forward(model: &Transformer, parameters: &[f32], text: &[u32]) -> Result<Vec<f32>> {
+    let (network, head) = (&model.network, model.network.head.as_ref().expect("a whole model"));
+    let batch = TokenBatch { inputs: text.to_vec(), targets: text.to_vec(), sequences: 1 };
+    let device = model.model.on(model.weights(parameters), &batch, 2)?;
+    let mut pass = Pass::new(&device, network.widths, (network.blocks.len(), 0), false)?;
+    let mut work = Work::new(&device, network.widths, true, (None, false))?;
+    network.forward(&device, &mut pass, &mut work, &mut [])?;
+    head.next_logits(&device, &pass, &mut work, &mut vec![0.0; head.vocabulary()])
+}
+
+/// Compares each prefix of a text that is read in parts which end here.
+fn compare_reading(model: &Transformer, parameters: &[f32], ends: impl Iterator<Item = usize>) -> Result<()> {
+    let spec = &model.model.spec;
+    let text = random_tokens(spec.context as usize, spec.vocabulary, 3);
+    let (mut decoder, mut read) = (Decoder::new(text.len()), 0);
+    for end in ends {
+        let found = model.read(parameters, &text[read..end], &mut decoder)?;
+        let expected = logits_of_forward(model, parameters, &text[..end])?;
+        let pairs = found.iter().zip(&expected);
+        let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
+        let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        assert!(found.len() == expected.len() && largest > 0.1, "{spec:?} {end}");
+        // Sums of a row by itself are in another order.
+        assert!(error < 1e-5 * largest.max(1.0), "{spec:?} {end}: {error} of {largest}");
+        read = end;
+    }
+    assert!(model.read(parameters, &text[..1], &mut decoder).is_err() || read < text.len(), "more than the context");
+    Ok(())
+}
+
+#[test]
+fn a_text_read_in_parts_has_the_logits_of_the_forward_in_training() -> Result<()> {
+    for spec in specs() {
+        let model = Transformer::new(&spec);
+        let parameters = parameters_of(&model);
+        compare_reading(&model, &parameters, 1..=spec.context as usize)?;
+        compare_reading(&model, &parameters, [5, 6, 7, 12].into_iter())?;
+        // Longer than what is read at once.
+        let long = Transformer::new(&TransformerModel { context: 300, ..spec });
+        compare_reading(&long, &parameters, [200, 201, 300].into_iter())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn adapters_beside_a_base_in_8_bits_read_as_they_train() -> Result<()> {
+    for spec in specs() {
+        let model = Transformer::new(&spec);
+        let lora = LoraSpec { rank: 3, targets: LORA_TARGETS.map(str::to_owned).to_vec(), ..LoraSpec::default() };
+        let base = parameters_of(&model);
+        let model = model.with_adapters(base, &LoraSpec { base_bits: 8, ..lora });
+        let adapters = random_values(model.layout().parameters(), 5).into_iter().map(|value| 0.2 * value);
+        compare_reading(&model, &adapters.collect::<Vec<_>>(), 1..=spec.context as usize)?;
     }
     Ok(())
 }

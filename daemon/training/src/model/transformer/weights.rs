@@ -1,21 +1,17 @@
 //! What a transformer computes with, and where its gradient goes: one flat vector of which all is trained, or a frozen base
-//! with low-rank adapters beside some of its matrices.
-//!
-//! An adapted layer is `y = x·Wᵀ + s·(x·Aᵀ)·Bᵀ`. Its backward needs `u = s·g·B` for the gradient `g` of `y`: then
-//! `dx = g·W + u·A`, `dA = uᵀ·x` and `dB = s·gᵀ·(x·Aᵀ)`. The frozen `W` has no gradient, so a token costs four
-//! operations a weight instead of six, and nothing as large as the base is held beside it.
+//! with low-rank adapters beside some of its matrices ([`crate::model::lora`]).
 
 use std::ops::Range;
 
-use crate::model::adapter_places::AdapterPlaces;
+use crate::model::lora::{Adapters, Frozen, LowRank};
 use crate::ops::base_weights::BaseWeights;
 use crate::ops::linear::{StoredMatrix, Weight};
-use crate::ops::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel};
+use crate::ops::product::{Matrix, MatrixMut, Products, Write};
 use crate::ops::{bias, embedding, linear};
 
 /// All weights of a transformer, or of a stage of it. Ranges are places in its layout.
 #[derive(Clone, Copy)]
-pub(crate) struct Weights<'a> {
+pub(super) struct Weights<'a> {
     values: Values<'a>,
     adapters: Option<Adapters<'a>>,
 }
@@ -26,29 +22,13 @@ enum Values<'a> {
     Frozen(&'a BaseWeights),
 }
 
-/// What is trained beside a frozen base.
-#[derive(Clone, Copy)]
-pub(crate) struct Adapters<'a> {
-    /// Sorted by their targets' places in the base.
-    pub(crate) places: &'a [AdapterPlaces],
-    /// The `s` above.
-    pub(crate) scale: f32,
-    /// Flat in the order of the adapters' layout.
-    pub(crate) values: &'a [f32],
-}
-
-/// The `u` of each adapter of a product, `[rows, rank]`; none where there is no adapter.
-pub(super) struct LowRank(Vec<Vec<f32>>);
-
 impl<'a> Weights<'a> {
-    /// Flat parameters of which all are trained.
-    pub(crate) fn of_trained(values: &'a [f32]) -> Weights<'a> {
-        Weights { values: Values::Trained(values), adapters: None }
-    }
-
-    /// Of a frozen base and adapters.
-    pub(crate) fn adapted(base: &'a BaseWeights, adapters: Adapters<'a>) -> Weights<'a> {
-        Weights { values: Values::Frozen(base), adapters: Some(adapters) }
+    /// What is trained, flat: adapters where there is a base, else all.
+    pub(super) fn of(base: Option<&'a Frozen>, trained: &'a [f32]) -> Weights<'a> {
+        match base {
+            Some(base) => Weights { values: Values::Frozen(base.weights()), adapters: Some(base.adapters(trained)) },
+            None => Weights { values: Values::Trained(trained), adapters: None },
+        }
     }
 
     /// The scale of a norm, or biases.
@@ -94,13 +74,8 @@ impl<'a> Weights<'a> {
         input: Matrix<'_>,
     ) {
         linear::forward(products, output.again(), write, input, self.matrix(range, input.width()));
-        for (adapters, places) in self.adapters_in(range) {
-            let (down, up) = adapters.matrices(places);
-            let low = adapters.projected(products, places, input);
-            let place = output.again().columns(places.first_output(range), places.outputs());
-            let low = Matrix::dense(&low, input.height(), places.rank());
-            debug_assert_eq!(down.width(), input.width());
-            multiply_in_parallel(products.exactly(), place, Write::Add, adapters.scale, low, up.transposed());
+        if let Some(adapters) = self.adapters {
+            adapters.forward(products, range, output, input);
         }
     }
 
@@ -115,17 +90,8 @@ impl<'a> Weights<'a> {
     ) -> LowRank {
         let inputs = range.len() / gradient.width();
         linear::to_input(products, to_input.again(), write, gradient, self.matrix(range, inputs));
-        let low_rank = self.adapters_in(range).map(|(adapters, places)| {
-            let (down, up) = adapters.matrices(places);
-            let gradient = gradient.columns(places.first_output(range), places.outputs());
-            let mut low = vec![0.0; gradient.height() * places.rank()];
-            let mut place = MatrixMut::dense(&mut low, gradient.height(), places.rank());
-            multiply_in_parallel(products.exactly(), place.again(), Write::Replace, adapters.scale, gradient, up);
-            let low_matrix = Matrix::dense(&low, gradient.height(), places.rank());
-            multiply_in_parallel(products.exactly(), to_input.again(), Write::Add, 1.0, low_matrix, down);
-            low
-        });
-        LowRank(low_rank.collect())
+        let adapters = self.adapters.map(|adapters| adapters.to_input(products, range, to_input, gradient));
+        adapters.unwrap_or_default()
     }
 
     /// Where the gradient of what is trained goes.
@@ -134,36 +100,6 @@ impl<'a> Weights<'a> {
         'a: 'g,
     {
         Gradient { values, write, products, adapters: self.adapters }
-    }
-
-    /// Of the matrices that lie in `range`.
-    fn adapters_in(self, range: &Range<usize>) -> impl Iterator<Item = (Adapters<'a>, &'a AdapterPlaces)> + use<'a> {
-        adapters_in(self.adapters, range)
-    }
-}
-
-fn adapters_in<'a>(
-    adapters: Option<Adapters<'a>>,
-    range: &Range<usize>,
-) -> impl Iterator<Item = (Adapters<'a>, &'a AdapterPlaces)> + use<'a> {
-    let within = adapters.map(|adapters| (adapters, AdapterPlaces::within(adapters.places, range)));
-    within.into_iter().flat_map(|(adapters, within)| within.iter().map(move |places| (adapters, places)))
-}
-
-impl<'a> Adapters<'a> {
-    /// (A `[rank, inputs]`, B `[outputs, rank]`).
-    fn matrices(&self, places: &AdapterPlaces) -> (Matrix<'a>, Matrix<'a>) {
-        let down = Matrix::dense(&self.values[places.down.range()], places.rank(), places.inputs());
-        (down, Matrix::dense(&self.values[places.up.range()], places.outputs(), places.rank()))
-    }
-
-    /// `x·Aᵀ`, `[rows, rank]`.
-    fn projected(&self, products: Products, places: &AdapterPlaces, input: Matrix<'_>) -> Vec<f32> {
-        let mut low = vec![0.0; input.height() * places.rank()];
-        let place = MatrixMut::dense(&mut low, input.height(), places.rank());
-        let (down, _) = self.matrices(places);
-        multiply_in_parallel(products.exactly(), place, Write::Replace, 1.0, input, down.transposed());
-        low
     }
 }
 
@@ -202,23 +138,15 @@ impl Gradient<'_> {
         range: &Range<usize>,
         gradient: Matrix<'_>,
         input: Matrix<'_>,
-        LowRank(low_rank): LowRank,
+        low_rank: LowRank,
     ) {
         let (products, write) = (self.products, self.write);
         if let Some((place, write)) = self.place(range) {
             let place = MatrixMut::dense(place, gradient.width(), input.width());
             linear::to_weight(products, place, write, gradient, input);
         }
-        for ((adapters, places), low) in adapters_in(self.adapters, range).zip(low_rank) {
-            let (rows, rank) = (input.height(), places.rank());
-            let gradient = gradient.columns(places.first_output(range), places.outputs());
-            let projected = adapters.projected(products, places, input);
-            let projected = Matrix::dense(&projected, rows, rank);
-            let to_up = MatrixMut::dense(&mut self.values[places.up.range()], places.outputs(), rank);
-            multiply_in_parallel(products.exactly(), to_up, write, adapters.scale, gradient.transposed(), projected);
-            let to_down = MatrixMut::dense(&mut self.values[places.down.range()], rank, places.inputs());
-            let low = Matrix::dense(&low, rows, rank);
-            multiply_in_parallel(products.exactly(), to_down, write, 1.0, low.transposed(), input);
+        if let Some(adapters) = self.adapters {
+            adapters.backward((products, write), range, self.values, gradient, input, low_rank);
         }
     }
 

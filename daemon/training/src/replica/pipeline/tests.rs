@@ -6,15 +6,14 @@ use murmur_protocol::manifest::{LoraSpec, OptimizerKind, OptimizerSpec, Transfor
 
 use super::*;
 use crate::data::TokenBatch;
-use crate::model::lora::Lora;
 use crate::model::stage::{BackwardOutput, StageSpec};
 use crate::model::{Model, Transformer};
 use crate::ops::gradient_check::random_tokens;
 use crate::replica::HostReplica;
 use crate::replica::host::HostStage;
 
-fn spec() -> TransformerModel {
-    TransformerModel { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, ..Default::default() }
+fn spec(tied_head: bool) -> TransformerModel {
+    TransformerModel { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, tied_head, ..Default::default() }
 }
 
 /// A norm that clips every step: one wrong bit of it would be in every parameter.
@@ -27,10 +26,12 @@ fn batch(examples: usize, seed: u64) -> Batch {
     Batch::Tokens(TokenBatch { inputs: tokens(seed), targets: tokens(seed + 50), sequences: examples })
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Way {
     kind: OptimizerKind,
-    has_adapters: bool,
+    is_tied: bool,
+    /// Of the base beside which adapters are trained.
+    base_bits: Option<u32>,
     recompute: bool,
     micro_batch: usize,
     moments_in_8_bits: bool,
@@ -38,17 +39,18 @@ struct Way {
 
 /// All weights, in 32 bits, with activations that are kept.
 fn way(kind: OptimizerKind, micro_batch: usize) -> Way {
-    Way { kind, has_adapters: false, recompute: false, micro_batch, moments_in_8_bits: false }
+    Way { kind, is_tied: false, base_bits: None, recompute: false, micro_batch, moments_in_8_bits: false }
 }
 
 /// The model, or a stage of it, with its parameters.
 fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
-    let base = Transformer::of_stage(&spec(), stage);
-    let mut model: Box<dyn Model> = if way.has_adapters {
-        let lora =
-            LoraSpec { rank: 2, targets: vec!["q_proj".to_owned(), "up_proj".to_owned()], ..LoraSpec::default() };
-        let weights = base.initial_parameters(1);
-        Box::new(Lora::new(base, weights, &lora))
+    let base = Transformer::of_stage(&spec(way.is_tied), stage);
+    let mut model: Box<dyn Model> = if let Some(base_bits) = way.base_bits {
+        let targets = vec!["q_proj".to_owned(), "up_proj".to_owned()];
+        let lora = LoraSpec { rank: 2, targets, base_bits, ..LoraSpec::default() };
+        let mut weights = base.initial_parameters(1);
+        weights.extend(&Transformer::new(&spec(true)).initial_parameters(1)[..base.copied()]);
+        Box::new(base.with_adapters(weights, &lora))
     } else {
         Box::new(base)
     };
@@ -58,7 +60,7 @@ fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
 }
 
 fn whole(way: Way) -> HostReplica {
-    let (model, parameters) = begun(StageSpec::whole(&spec()), way);
+    let (model, parameters) = begun(StageSpec::whole(&spec(way.is_tied)), way);
     HostReplica::new(model, parameters, optimizer(way.kind), way.micro_batch).with_moments(way.moments_in_8_bits)
 }
 
@@ -69,15 +71,15 @@ fn stages(way: Way, cuts: &[u32], threads: usize) -> Vec<Box<dyn Stage>> {
         let replica = replica.with_moments(way.moments_in_8_bits);
         Box::new(HostStage::new(replica, threads).expect("threads")) as Box<dyn Stage>
     };
-    StageSpec::cut(&spec(), cuts).into_iter().map(stage).collect()
+    StageSpec::cut(&spec(way.is_tied), cuts).into_iter().map(stage).collect()
 }
 
 fn pipeline(way: Way, stages: Vec<Box<dyn Stage>>) -> Pipeline {
-    let (model, _) = begun(StageSpec::whole(&spec()), way);
+    let (model, _) = begun(StageSpec::whole(&spec(way.is_tied)), way);
     let parts =
         InParts { micro_batch: way.micro_batch, has_lanes: model.another().is_some(), evaluated_at_once: usize::MAX };
     let optimizer = Optimizer::new(&optimizer(way.kind), model.layout()).with_moments(way.moments_in_8_bits);
-    Pipeline::new(stages, model.layout().clone(), optimizer, parts)
+    Pipeline::new(stages, model.layout().clone(), optimizer, parts).expect("a copy of the table")
 }
 
 /// All that training shows: losses and norms, and at the end gradient, parameters, moments and an evaluation.
@@ -108,16 +110,19 @@ fn any_cut_any_microbatches_and_any_threads_train_as_one_replica_does_to_the_bit
         (plain, &[1, 2, 3, 4, 5], 2),
         (Way { kind: OptimizerKind::Muon, micro_batch: 2, ..plain }, &[1, 4], 3),
         (Way { recompute: true, micro_batch: 1, ..plain }, &[5], 1),
-        (Way { has_adapters: true, micro_batch: 2, ..plain }, &[2, 3], 2),
+        (Way { base_bits: Some(32), micro_batch: 2, ..plain }, &[2, 3], 2),
+        (Way { base_bits: Some(8), micro_batch: 2, ..plain }, &[5], 1),
         (Way { moments_in_8_bits: true, ..plain }, &[1, 4], 2),
         (Way { kind: OptimizerKind::Muon, moments_in_8_bits: true, ..plain }, &[3], 1),
     ];
-    for (way, cuts, threads) in ways {
+    for (is_tied, (way, cuts, threads)) in [false, true].into_iter().flat_map(|is_tied| ways.map(|way| (is_tied, way)))
+    {
+        let way = Way { is_tied, ..way };
         let expected = trained(&mut whole(way), 0..4);
         assert!(expected.0.iter().all(|number| number.is_finite() && *number > 0.1), "{:?}", expected.0);
         let found = trained(&mut pipeline(way, stages(way, cuts, threads)), 0..4);
-        assert_eq!(found.0, expected.0, "losses and norms of cuts at {cuts:?}");
-        assert!(found == expected, "gradient, parameters, moments and evaluation of cuts at {cuts:?}");
+        assert_eq!(found.0, expected.0, "losses and norms of cuts at {cuts:?} of {way:?}");
+        assert!(found == expected, "gradient, parameters, moments and evaluation of cuts at {cuts:?} of {way:?}");
     }
 }
 
@@ -153,8 +158,8 @@ fn microbatches_are_counted_as_they_are_made() {
 
 #[test]
 fn what_one_cut_has_saved_goes_on_under_another() {
-    for moments_in_8_bits in [false, true] {
-        let way = Way { moments_in_8_bits, ..way(OptimizerKind::Muon, 2) };
+    for (moments_in_8_bits, is_tied) in [(false, false), (true, false), (false, true)] {
+        let way = Way { moments_in_8_bits, is_tied, ..way(OptimizerKind::Muon, 2) };
         let mut uninterrupted = whole(way);
         let mut first = pipeline(way, stages(way, &[2, 4], 1));
         trained(&mut uninterrupted, 0..2);
@@ -207,6 +212,26 @@ impl Stage for Failing {
         self.stage.end(lanes)
     }
 
+    fn copied(&self) -> usize {
+        self.stage.copied()
+    }
+
+    fn set_copy(&mut self, table: &[f32]) -> Result<()> {
+        self.stage.set_copy(table)
+    }
+
+    fn copy_gradient(&mut self, lane: usize) -> Result<Vec<f32>> {
+        self.stage.copy_gradient(lane)
+    }
+
+    fn table(&self, values: usize) -> Result<Cow<'_, [f32]>> {
+        self.stage.table(values)
+    }
+
+    fn set_table_gradient(&mut self, lane: usize, values: &[f32]) -> Result<()> {
+        self.stage.set_table_gradient(lane, values)
+    }
+
     fn evaluate(&mut self, batch: &Batch, input: Option<Vec<f32>>) -> Result<Evaluated> {
         self.stage.evaluate(batch, input)
     }
@@ -214,9 +239,9 @@ impl Stage for Failing {
 
 #[test]
 fn a_stage_that_fails_ends_the_batch_with_its_reason_and_the_next_batch_is_as_if_nothing_had_been() {
-    let way = way(OptimizerKind::AdamW, 2);
-    let expected = trained(&mut whole(way), 1..3);
-    for failing in 0..3 {
+    for (failing, is_tied) in (0..3).flat_map(|failing| [(failing, false), (failing, true)]) {
+        let way = Way { is_tied, ..way(OptimizerKind::AdamW, 2) };
+        let expected = trained(&mut whole(way), 1..3);
         for calls in 0..10 {
             let mut stages = stages(way, &[2, 4], 1);
             let stage = stages.remove(failing);

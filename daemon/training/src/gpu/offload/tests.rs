@@ -1,0 +1,248 @@
+//! A model that is offloaded against one that the GPU holds: bit for bit, and in less memory.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use candle_core::Error;
+use murmur_protocol::manifest::OptimizerKind;
+
+use super::*;
+use crate::engine::options::{Precision, TrainingOptions};
+use crate::gpu::emulated::Emulated;
+use crate::gpu::tests::{batch, devices, specs};
+use crate::gpu::{Argument, GpuReplica, Product, Span, Trained, Write};
+use crate::model::{Model as _, StageSpec, Transformer};
+
+/// A norm that clips every step: one wrong bit of it would be in every parameter.
+fn optimizer(kind: OptimizerKind, match_batch: bool) -> OptimizerSpec {
+    OptimizerSpec { kind, match_batch, gradient_norm_max: 0.1, ..OptimizerSpec::default() }
+}
+
+fn resident(
+    device: &Arc<dyn Accelerator>,
+    spec: &TransformerModel,
+    optimizer: &OptimizerSpec,
+    (micro_batch, precision): (usize, Precision),
+) -> Result<GpuReplica> {
+    let model = Transformer::new(spec);
+    let options = TrainingOptions { precision, ..TrainingOptions::default() };
+    let (trained, parameters) = (Trained::all(spec, model.layout()), model.initial_parameters(1));
+    GpuReplica::new(device.clone(), spec, trained, &parameters, optimizer.clone(), micro_batch, &options)
+}
+
+fn offloaded(
+    device: &Arc<dyn Accelerator>,
+    spec: &TransformerModel,
+    optimizer: &OptimizerSpec,
+    (micro_batch, precision): (usize, Precision),
+) -> Result<Offloaded> {
+    let model = Transformer::new(spec);
+    let (layout, parameters) = (model.layout().clone(), model.initial_parameters(1));
+    Offloaded::new(device.clone(), spec, layout, &parameters, optimizer.clone(), (micro_batch, precision.into()))
+}
+
+/// Some steps of both: losses, gradients, norms, parameters and moments.
+fn compare(resident: &mut GpuReplica, offloaded: &mut Offloaded, spec: &TransformerModel, what: &str) -> Result<()> {
+    resident.set_members(3.0);
+    offloaded.set_members(3.0);
+    for step in 0..3 {
+        // The last microbatch is a smaller one, and the last batch has one alone.
+        let batch = batch(spec, [5, 4, 1][step as usize], step);
+        assert_eq!(offloaded.compute_gradient(&batch)?, resident.compute_gradient(&batch)?, "loss, {what}");
+        assert!(offloaded.gradient()? == resident.gradient()?, "gradient of step {step}, {what}");
+        let norm = resident.gradient_norm()?;
+        assert_eq!(offloaded.gradient_norm()?, norm, "{what}");
+        assert!(norm > 0.1, "it is clipped: {norm}");
+        resident.step(norm, 0.01)?;
+        offloaded.step(norm, 0.01)?;
+        assert!(offloaded.parameters()? == resident.parameters()?, "parameters after step {step}, {what}");
+        assert!(offloaded.moments()? == resident.moments()?, "moments after step {step}, {what}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_offloaded_model_trains_with_the_bits_of_one_that_the_gpu_holds() -> Result<()> {
+    let [plain, _, _, qwen, smol] = specs();
+    let deep = TransformerModel { layers: 3, ..plain.clone() };
+    let (adamw, muon) = (OptimizerKind::AdamW, OptimizerKind::Muon);
+    for device in devices() {
+        for (spec, kind, match_batch, micro_batch, precision) in [
+            (&plain, adamw, false, 5, Precision::F32),
+            (&deep, adamw, false, 3, Precision::F32),
+            (&deep, adamw, true, 1, Precision::Bf16),
+            (&qwen, muon, false, 2, Precision::Bf16),
+            (&smol, muon, true, 2, Precision::F32),
+        ] {
+            let what = format!("{} layers, {kind:?}, {micro_batch} at once, {precision:?}", spec.layers);
+            let by = optimizer(kind, match_batch);
+            let way = (micro_batch, precision);
+            let (mut resident, mut offloaded) =
+                (resident(&device, spec, &by, way)?, offloaded(&device, spec, &by, way)?);
+            compare(&mut resident, &mut offloaded, spec, &what)?;
+            let batch = batch(spec, 5, 9);
+            assert_eq!(offloaded.evaluate(&batch)?, resident.evaluate(&batch)?, "{what}");
+        }
+    }
+    Ok(())
+}
+
+/// As synchronous members, restarts and exchanges do; copies are of the moment at which they began.
+#[test]
+fn what_is_put_into_an_offloaded_model_is_what_it_goes_on_with() -> Result<()> {
+    let spec = &specs()[0];
+    for device in devices() {
+        let by = optimizer(OptimizerKind::AdamW, true);
+        let way = (2, Precision::Bf16);
+        let (mut resident, mut offloaded) = (resident(&device, spec, &by, way)?, offloaded(&device, spec, &by, way)?);
+        resident.compute_gradient(&batch(spec, 3, 1))?;
+        let norm = resident.gradient_norm()?;
+        offloaded.set_gradient(&resident.gradient()?)?;
+        assert_eq!(offloaded.gradient_norm()?, norm);
+        let (copy, before) = (offloaded.begin_copy()?.expect("it copies beside"), offloaded.parameters()?.into_owned());
+        resident.step(norm, 0.01)?;
+        offloaded.step(norm, 0.01)?;
+        assert!(offloaded.parameters()? == resident.parameters()?);
+        assert!(copy.wait()? == before && before != *offloaded.parameters()?);
+        // Weights that are on the GPU already are not those that count.
+        offloaded.compute_gradient(&batch(spec, 3, 2))?;
+        let edit = &mut |values: &mut [f32]| values.iter_mut().for_each(|value| *value *= 1.25);
+        resident.edit_parameters(edit)?;
+        offloaded.edit_parameters(edit)?;
+        let (moments, _) = resident.moments()?;
+        let moments = Moments { first: moments.first.iter().map(|value| -value).collect(), ..moments };
+        resident.set_moments(moments.clone(), 7)?;
+        offloaded.set_moments(moments, 7)?;
+        compare(&mut resident, &mut offloaded, spec, "after all was put in")?;
+    }
+    Ok(())
+}
+
+/// The most bytes that a GPU held during a step of four sequences, two at a time.
+fn peak_of(
+    replica: impl FnOnce(&Arc<dyn Accelerator>) -> Result<Box<dyn Replica>>,
+    spec: &TransformerModel,
+) -> Option<usize> {
+    let emulated = Emulated::open()?;
+    let device: Arc<dyn Accelerator> = emulated.clone();
+    let mut replica = replica(&device).expect("a replica");
+    replica.compute_gradient(&batch(spec, 4, 1)).expect("a gradient");
+    replica.step(1.0, 0.01).expect("a step");
+    Some(emulated.peak())
+}
+
+/// However many layers there are, the GPU holds two of them.
+#[test]
+fn an_offloaded_model_takes_the_memory_that_is_estimated_whatever_its_layers() {
+    for (kind, precision) in [(OptimizerKind::AdamW, Precision::F32), (OptimizerKind::Muon, Precision::Bf16)] {
+        let (by, way) = (optimizer(kind, false), (2, precision));
+        let mut peaks = Vec::new();
+        for layers in [4, 12] {
+            let spec = TransformerModel { layers, width: 64, feed_forward: 96, vocabulary: 100, ..specs()[0].clone() };
+            let boxed = |device: &_| Ok(Box::new(offloaded(device, &spec, &by, way)?) as Box<dyn Replica>);
+            let Some(peak) = peak_of(boxed, &spec) else { return };
+            let layout = stage_layout(&spec, &StageSpec::whole(&spec));
+            let DeviceValues { weights, gradients, activations } = DeviceValues::of(&spec, &layout, &by, way);
+            let estimate = 4 * (weights + gradients + activations);
+            assert!(peak <= estimate && 10 * peak > 8 * estimate, "{layers} layers: {peak} of {estimate}");
+            let boxed = |device: &_| Ok(Box::new(resident(device, &spec, &by, way)?) as Box<dyn Replica>);
+            let of_resident = peak_of(boxed, &spec).expect("there is an emulator");
+            assert!(layers == 4 || 2 * peak < of_resident, "{peak} of {of_resident}");
+            peaks.push(peak);
+        }
+        assert!(10 * peaks[1] < 11 * peaks[0], "three times the layers take no more: {peaks:?}");
+    }
+}
+
+/// A GPU that fails at one transfer of all. What it uploads shortly before takes its time: it is still under way when the next batch
+/// begins.
+struct Failing {
+    device: Arc<dyn Accelerator>,
+    transfers_left: AtomicUsize,
+}
+
+/// Such uploads, and how long they take.
+const SLOW: (usize, Duration) = (4, Duration::from_millis(20));
+
+impl Failing {
+    fn transfer(&self) -> Result<()> {
+        let failed = self.transfers_left.fetch_sub(1, Ordering::Relaxed) == 0;
+        if failed { Err(Error::Msg("out of memory".to_owned())) } else { Ok(()) }
+    }
+}
+
+impl Accelerator for Failing {
+    fn allocate(&self, kind: Kind, values: usize) -> Result<Memory> {
+        self.device.allocate(kind, values)
+    }
+
+    fn launch(&self, kernel: &str, blocks: usize, arguments: &[Argument]) -> Result<()> {
+        self.device.launch(kernel, blocks, arguments)
+    }
+
+    fn multiply(&self, product: &Product) -> Result<()> {
+        self.device.multiply(product)
+    }
+
+    fn clear(&self, place: Span) -> Result<()> {
+        self.device.clear(place)
+    }
+
+    fn copy(&self, from: Span, to: Span) -> Result<()> {
+        self.device.copy(from, to)
+    }
+
+    fn upload(&self, values: &[u8], to: Span) -> Result<()> {
+        self.transfer()?;
+        self.device.upload(values, to)
+    }
+
+    fn download(&self, from: Span, to: &mut [u8]) -> Result<()> {
+        self.transfer()?;
+        self.device.download(from, to)
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.device.wait()
+    }
+
+    fn begin_download(&self, from: Span) -> Result<Transfer<Vec<f32>>> {
+        self.transfer()?;
+        self.device.begin_download(from)
+    }
+
+    fn begin_upload(&self, write: Write, values: usize, to: Arc<Memory>) -> Result<Transfer<Vec<f32>>> {
+        let is_slow = self.transfers_left.load(Ordering::Relaxed) < SLOW.0;
+        self.transfer()?;
+        let slowly = move |place: &mut [f32]| {
+            if is_slow {
+                std::thread::sleep(SLOW.1);
+            }
+            write(place)
+        };
+        self.device.begin_upload(Box::new(slowly), values, to)
+    }
+}
+
+#[test]
+fn a_batch_that_fails_leaves_nothing_to_the_next() -> Result<()> {
+    let (spec, by, way) = (&specs()[0], optimizer(OptimizerKind::AdamW, false), (1, Precision::F32));
+    for device in devices() {
+        let mut resident = resident(&device, spec, &by, way)?;
+        let expected = resident.compute_gradient(&batch(spec, 2, 1))?;
+        let mut failures = 0;
+        for transfers in 0.. {
+            let failing = Arc::new(Failing { device: device.clone(), transfers_left: AtomicUsize::new(usize::MAX) });
+            let as_device: Arc<dyn Accelerator> = failing.clone();
+            let mut offloaded = offloaded(&as_device, spec, &by, way)?;
+            failing.transfers_left.store(transfers, Ordering::Relaxed);
+            let Err(error) = offloaded.compute_gradient(&batch(spec, 2, 3)) else { break };
+            assert!(error.to_string().contains("out of memory"), "{error}");
+            failures += 1;
+            assert_eq!(offloaded.compute_gradient(&batch(spec, 2, 1))?, expected, "transfer {transfers} fails");
+            assert!(offloaded.gradient()? == resident.gradient()?, "transfer {transfers} fails");
+        }
+        assert!(failures > 20, "{failures}");
+    }
+    Ok(())
+}

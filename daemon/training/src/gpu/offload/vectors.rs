@@ -1,0 +1,191 @@
+//! The vectors of a model in the machine's memory, in pieces that travel to the GPU and back.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::optimizer::{Moments, Optimizer, Rule};
+
+/// Values of a piece, unless it is a matrix that Muon steps: 64 MiB of each vector (a guess).
+const PIECE_VALUES: usize = if cfg!(test) { 100 } else { 16 << 20 };
+
+/// A tensor, or a part of one that AdamW steps.
+pub(super) struct Piece {
+    /// Index in the optimizer's tensors.
+    pub(super) tensor: usize,
+    /// Of the flat parameters.
+    pub(super) range: Range<usize>,
+    /// Parameters, first moment, and where AdamW steps second moment and average, where there is one: one after the other. Replaced,
+    /// not changed, where somebody reads it.
+    state: Arc<Vec<f32>>,
+}
+
+/// Vectors of a piece's state.
+#[derive(Clone, Copy)]
+enum Of {
+    Parameters,
+    First,
+    Second,
+    Average,
+}
+
+impl Piece {
+    /// One of the state's vectors, where it has that.
+    fn vector(&self, of: Of) -> Option<Range<usize>> {
+        let (number, length) = (of as usize, self.range.len());
+        ((number + 1) * length <= self.state.len()).then_some(number * length..(number + 1) * length)
+    }
+
+    fn set(&mut self, of: Of, values: &[f32]) {
+        let place = self.vector(of).expect("as many vectors as it has");
+        Arc::make_mut(&mut self.state)[place].copy_from_slice(values);
+    }
+}
+
+/// How many vectors the state of a tensor has.
+pub(super) fn states_of(optimizer: &Optimizer, tensor: usize) -> usize {
+    match optimizer.tensors[tensor].rule {
+        Rule::Muon(_) => 2,
+        Rule::AdamW { .. } if optimizer.spec.match_batch => 4,
+        Rule::AdamW { .. } => 3,
+    }
+}
+
+/// Values that pass through the GPU's memory to step a matrix by Muon, the largest.
+pub(super) fn muon_values(optimizer: &Optimizer) -> usize {
+    let matrices = optimizer.tensors.iter().filter(|tensor| matches!(tensor.rule, Rule::Muon(_)));
+    matrices.map(|tensor| 3 * tensor.range.len()).max().unwrap_or(0)
+}
+
+pub(super) struct Vectors {
+    /// Of the flat parameters.
+    stages: Vec<Range<usize>>,
+    /// In the order of the layout.
+    pieces: Vec<Piece>,
+    /// Of each stage.
+    gradients: Vec<Arc<Vec<f32>>>,
+}
+
+impl Vectors {
+    /// Of stages of such lengths, with pieces that take so many values of the GPU's memory at most.
+    pub(super) fn new(lengths: &[usize], optimizer: &Optimizer, values: usize, parameters: &[f32]) -> Vectors {
+        let mut end = 0;
+        let stage = |length: &usize| {
+            end += length;
+            end - length..end
+        };
+        let stages: Vec<Range<usize>> = lengths.iter().map(stage).collect();
+        let gradients = lengths.iter().map(|length| Arc::new(vec![0.0; *length])).collect();
+        let mut pieces = Vec::new();
+        for (tensor, stepped) in optimizer.tensors.iter().enumerate() {
+            let (range, states) = (&stepped.range, states_of(optimizer, tensor));
+            let at_once = match stepped.rule {
+                Rule::Muon(_) => range.len(),
+                // The kernel steps four values at once.
+                Rule::AdamW { .. } => (PIECE_VALUES.min(values / (1 + states)) / 4 * 4).max(1),
+            };
+            for first in range.clone().step_by(at_once.max(1)) {
+                let range = first..range.end.min(first + at_once);
+                let mut state = vec![0.0; states * range.len()];
+                state[..range.len()].copy_from_slice(&parameters[range.clone()]);
+                pieces.push(Piece { tensor, range, state: Arc::new(state) });
+            }
+        }
+        Vectors { stages, pieces, gradients }
+    }
+
+    /// Where each stage lies in the flat parameters.
+    pub(super) fn stages(&self) -> &[Range<usize>] {
+        &self.stages
+    }
+
+    pub(super) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// What writes the parameters of a stage.
+    pub(super) fn writer(&self, stage: usize) -> impl FnOnce(&mut [f32]) + Send + use<> {
+        let place = self.stages[stage].clone();
+        let pieces = self.pieces.iter().filter(|piece| place.contains(&piece.range.start));
+        let states: Vec<_> = pieces.map(|piece| (piece.range.len(), piece.state.clone())).collect();
+        move |mut rest: &mut [f32]| {
+            for (length, state) in states {
+                let (values, others) = std::mem::take(&mut rest).split_at_mut(length);
+                values.copy_from_slice(&state[..length]);
+                rest = others;
+            }
+        }
+    }
+
+    /// What writes the gradient and the state of a piece, and how long they are.
+    pub(super) fn writer_of_piece(&self, number: usize) -> (impl FnOnce(&mut [f32]) + Send + use<>, usize) {
+        let Piece { range, state, .. } = &self.pieces[number];
+        let stage = self.stages.iter().position(|stage| stage.contains(&range.start)).expect("stages are the model");
+        let place = range.start - self.stages[stage].start..range.end - self.stages[stage].start;
+        let (gradient, state) = (self.gradients[stage].clone(), state.clone());
+        let values = range.len() + state.len();
+        let write = move |to: &mut [f32]| {
+            let (to_gradient, to_state) = to.split_at_mut(place.len());
+            to_gradient.copy_from_slice(&gradient[place]);
+            to_state.copy_from_slice(&state);
+        };
+        (write, values)
+    }
+
+    pub(super) fn set_state(&mut self, number: usize, state: Vec<f32>) {
+        let place = &mut self.pieces[number].state;
+        assert_eq!(state.len(), place.len(), "the state of a piece");
+        *place = Arc::new(state);
+    }
+
+    pub(super) fn set_gradient(&mut self, stage: usize, gradient: Vec<f32>) {
+        self.gradients[stage] = Arc::new(gradient);
+    }
+
+    pub(super) fn gradient(&self) -> Vec<f32> {
+        self.gradients.iter().flat_map(|gradient| gradient.iter().copied()).collect()
+    }
+
+    pub(super) fn parameters(&self) -> Vec<f32> {
+        self.shared_parameters()()
+    }
+
+    /// What gives the parameters as they are now.
+    pub(super) fn shared_parameters(&self) -> impl FnOnce() -> Vec<f32> + Send + use<> {
+        let states: Vec<_> = self.pieces.iter().map(|piece| (piece.range.len(), piece.state.clone())).collect();
+        let all = self.stages.last().map_or(0, |stage| stage.end);
+        move || {
+            let mut parameters = Vec::with_capacity(all);
+            // Each is let go at once: a step may have replaced it.
+            states.into_iter().for_each(|(length, state)| parameters.extend_from_slice(&state[..length]));
+            parameters
+        }
+    }
+
+    pub(super) fn set_parameters(&mut self, values: &[f32]) {
+        for piece in &mut self.pieces {
+            piece.set(Of::Parameters, &values[piece.range.clone()]);
+        }
+    }
+
+    /// Without the weight of the average.
+    pub(super) fn moments(&self) -> Moments {
+        let gathered = |of: Of| {
+            let places = self.pieces.iter().filter_map(|piece| Some(&piece.state[piece.vector(of)?]));
+            places.flatten().copied().collect()
+        };
+        let (first, second, average) = (gathered(Of::First), gathered(Of::Second), gathered(Of::Average));
+        Moments { first, second, average, ..Moments::default() }
+    }
+
+    pub(super) fn set_moments(&mut self, moments: &Moments) {
+        for (of, mut rest) in
+            [(Of::First, &moments.first[..]), (Of::Second, &moments.second), (Of::Average, &moments.average)]
+        {
+            for piece in self.pieces.iter_mut().filter(|piece| piece.vector(of).is_some()) {
+                let (values, others) = rest.split_at(piece.range.len());
+                piece.set(of, values);
+                rest = others;
+            }
+        }
+    }
+}
