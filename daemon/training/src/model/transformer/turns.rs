@@ -69,7 +69,7 @@ impl<S: Storage> Turn<'_, S> {
 
     /// From the tokens or the input to the output, of a stage without a head.
     pub(crate) fn forward<O: Operations<Memory = S>>(&mut self, device: &O) -> Result<()> {
-        self.network.forward(device, self.pass, self.work)
+        self.network.forward(device, self.pass, self.work, &mut [])
     }
 
     /// From the input to the losses, of a stage that is the head; with a share, back to the gradient of the input.
