@@ -37,11 +37,11 @@ const SETTLINGS_MAX: u32 = 50;
 const LEFT_IN_VAIN: f64 = 0.75;
 
 /// Who has settled so often at once waits before it settles once more, twice as long each time: two groups that are nearer
-/// within than between them come together slowly, and rounding errors that are taken for a distance cost little then.
+/// within than between them come together slowly.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The longest of these pauses is about an hour.
-const DOUBLINGS_MAX: u32 = 11;
+/// Pauses until a member comes back, two minutes together (a guess): rounding errors may be taken for a distance.
+const PAUSES_MAX: u32 = 6;
 
 /// Periods of [`SETTLING_TIMEOUT`] in which a copy at the end comes no further, until it is given up (a guess: a donor on a slow
 /// link sends a chunk in less). Donors that send nothing, or a model that nobody confirms, hold no node for longer.
@@ -195,8 +195,8 @@ impl Node {
             self.settlings.untold += u32::from(is_untold);
             self.settling_from = (!is_untold).then_some(last.distance);
             self.begin_settling(now);
-        } else if is_apart && !is_untold && self.phase_deadline.is_none() {
-            self.phase_deadline = Some(now + FIRST_PAUSE * (1 << self.settlings.late.min(DOUBLINGS_MAX)));
+        } else if is_apart && self.settlings.late < PAUSES_MAX && self.phase_deadline.is_none() {
+            self.phase_deadline = Some(now + FIRST_PAUSE * (1 << self.settlings.late));
         }
     }
 }
