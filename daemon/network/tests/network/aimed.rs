@@ -242,6 +242,13 @@ async fn a_table_that_names_made_up_nodes_causes_few_dials() {
                     *swarm.behaviour_mut().limits.limits_mut() =
                         ConnectionLimits::default().with_max_pending_outgoing(Some(0));
                 }
+                // Who says nothing is hung up on, perhaps before the node looks up again.
+                SwarmEvent::ConnectionClosed { .. } => {
+                    streams.clear();
+                    *swarm.behaviour_mut().limits.limits_mut() =
+                        ConnectionLimits::default().with_max_pending_outgoing(Some(1));
+                    let _ = swarm.dial(DialOpts::unknown_peer_id().address(to_node.clone()).build());
+                }
                 SwarmEvent::Behaviour(FalseTableEvent::Table(kad::Event::RoutingUpdated { .. })) => continue,
                 _ => {}
             }
