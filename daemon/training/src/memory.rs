@@ -43,7 +43,7 @@ const PROCESS: u64 = 75_000_000;
 
 /// Where a stage predicts with the embedding's table and does not embed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Table {
+pub(crate) enum Table {
     /// It has a copy: the embedding is on another device.
     Copied,
     /// It is held once, and counted with the embedding.
@@ -75,38 +75,17 @@ impl MemoryEstimate {
         MemoryEstimate::of_part(manifest, options, (kernels, threads), None)
     }
 
-    /// As [`MemoryEstimate::of`] of one stage of a pipeline, which has so many microbatches under way at once.
-    pub fn of_stage(
+    /// As [`MemoryEstimate::of`] of one stage, which has so many microbatches under way at once.
+    pub(crate) fn of_stage(
         manifest: &RunManifest,
         options: &TrainingOptions,
-        kernels: Kernels,
-        threads: usize,
+        (kernels, threads): (Kernels, usize),
         stage: &StageSpec,
         microbatches: usize,
+        table: Table,
     ) -> MemoryEstimate {
-        MemoryEstimate::of_part(
-            manifest,
-            options,
-            (kernels, threads),
-            Some((stage, microbatches as u64, Table::Copied)),
-        )
-    }
-
-    /// The same of a part of a model whose embedding and head are on one machine.
-    pub(crate) fn of_team_part(
-        manifest: &RunManifest,
-        options: &TrainingOptions,
-        kernels: Kernels,
-        threads: usize,
-        stage: &StageSpec,
-        microbatches: usize,
-    ) -> MemoryEstimate {
-        MemoryEstimate::of_part(
-            manifest,
-            options,
-            (kernels, threads),
-            Some((stage, microbatches as u64, Table::Shared)),
-        )
+        let part = Some((stage, microbatches as u64, table));
+        MemoryEstimate::of_part(manifest, options, (kernels, threads), part)
     }
 
     fn of_part(

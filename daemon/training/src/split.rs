@@ -12,7 +12,7 @@ use murmur_protocol::team::schedule::{busy, in_flight};
 use crate::engine::cut::why_not_cut;
 use crate::engine::options::TrainingOptions;
 use crate::measure::operations_of_stage;
-use crate::memory::MemoryEstimate;
+use crate::memory::{MemoryEstimate, Table};
 use crate::model::{StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::replica::InParts;
@@ -97,7 +97,8 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
             // Blocks are alike, so their number says it all.
             let of = (stage.layers.len(), stage.embeds, stage.predicts);
             let key = (kernels == Kernels::Cuda, threads, options.micro_batch, held, of);
-            let estimate = || MemoryEstimate::of_stage(manifest, &options, kernels, threads, &stage, held);
+            let estimate =
+                || MemoryEstimate::of_stage(manifest, &options, (kernels, threads), &stage, held, Table::Copied);
             *known.borrow_mut().entry(key).or_insert_with(estimate)
         };
         let cost = |number: usize, place: usize, layers: Range<u32>| {

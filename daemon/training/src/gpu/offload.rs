@@ -28,7 +28,7 @@ use super::muon::MuonMemory;
 use super::step::{Places, Stepping};
 use super::transformer::GpuTurns;
 use super::weights::Gradient;
-use super::{Accelerator, Kind, Memory, SUM_BLOCKS, bytes_of, sum, sums};
+use super::{Accelerator, Kind, Memory, SUM_BLOCKS, bytes_of, sums};
 use crate::data::{Batch, TokenBatch};
 use crate::model::Evaluation;
 use crate::model::transformer::stage_layout;
@@ -145,7 +145,7 @@ impl Offloaded {
             let to_input = match places {
                 [input] if is_head => {
                     let to_input = model.backward_of_losses(stage, &weights, batch, *input, (share, gradient))?;
-                    loss += sum(&**device, "sum_values", model.losses(batch.targets.len()), sums.span())?;
+                    loss += model.loss_sum(batch.targets.len(), sums.span())?;
                     Some(to_input)
                 }
                 [others @ .., to_output] => {
@@ -301,11 +301,7 @@ impl Replica for Offloaded {
         let input = |number| Ok(vec![streams.values(number)?]);
         arrivals.each(&**device, batches.len(), input, |number, places| {
             model.evaluate(head, &weights, batches[number], places[0])?;
-            let total = |values| sum(&**device, "sum_values", values, sums.span());
-            let predictions = batches[number].targets.len();
-            let loss_sum = total(model.losses(predictions))?;
-            let correct = total(model.hits(predictions))? as usize;
-            evaluation = evaluation.with(Evaluation { loss_sum, predictions, correct });
+            evaluation = evaluation.with(model.evaluation(batches[number].targets.len(), sums.span())?);
             Ok(())
         })?;
         Ok(evaluation)

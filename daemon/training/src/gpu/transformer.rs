@@ -10,7 +10,7 @@ use murmur_protocol::manifest::TransformerModel;
 
 use super::rows::RowSums;
 use super::weights::{Gradient, Weights};
-use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Memory, Product, Span, THREADS, bytes_of, of_kind, sum};
+use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Memory, Product, Span, THREADS, bytes_of, of_kind};
 use crate::data::TokenBatch;
 use crate::model::transformer::operations::attention_of;
 use crate::model::transformer::{Decoder, Network, Passes, held_layout, parts};
@@ -221,18 +221,12 @@ impl GpuTransformer {
 
     /// Of the last batch, so many predictions; `sums` is for a sum that is on its way to the host.
     pub(crate) fn evaluation(&self, predictions: usize, sums: Span) -> Result<Evaluation> {
-        let correct = self.sum(&self.scratch().hits, predictions, sums)? as usize;
-        Ok(Evaluation { loss_sum: self.loss_sum(predictions, sums)?, predictions, correct })
+        self.scratch().evaluation(&*self.model.device, predictions, sums)
     }
 
     /// The sum of the losses of these.
     pub(crate) fn loss_sum(&self, predictions: usize, sums: Span) -> Result<f64> {
-        self.sum(&self.scratch().losses, predictions, sums)
-    }
-
-    /// Of the first values.
-    fn sum(&self, values: &Memory, count: usize, sums: Span) -> Result<f64> {
-        sum(&*self.model.device, "sum_values", values.span().first(count), sums)
+        self.scratch().loss_sum(&*self.model.device, predictions, sums)
     }
 
     fn scratch(&self) -> &Scratch {

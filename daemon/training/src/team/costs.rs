@@ -10,7 +10,7 @@ use murmur_protocol::team::{LayerCosts, ModelCosts, Place, Wire};
 use super::part::PartLengths;
 use crate::engine::TrainingOptions;
 use crate::measure::operations_of_stage;
-use crate::memory::MemoryEstimate;
+use crate::memory::{MemoryEstimate, Table};
 use crate::model::{StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::replica::InParts;
@@ -32,8 +32,14 @@ struct Costing<'a> {
 
 impl Costing<'_> {
     fn memory_with(&self, kernels: Kernels, part: &StageSpec, microbatches: usize) -> MemoryEstimate {
-        let of_stage =
-            MemoryEstimate::of_team_part(self.manifest, self.options, kernels, self.threads, part, microbatches);
+        let of_stage = MemoryEstimate::of_stage(
+            self.manifest,
+            self.options,
+            (kernels, self.threads),
+            part,
+            microbatches,
+            Table::Shared,
+        );
         let on_their_way = match kernels {
             // A GPU copies and corrects beside its steps where the model is not cut over machines.
             Kernels::Cuda => 2 * VALUE * PartLengths::of(self.manifest, part, false).trained,

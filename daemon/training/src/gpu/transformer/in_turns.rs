@@ -12,9 +12,9 @@ use crate::data::TokenBatch;
 use crate::gpu::rows::RowSums;
 use crate::gpu::weights::{Gradient, Weights};
 use crate::gpu::{Accelerator, Kind, Span};
-use crate::model::StageSpec;
 use crate::model::transformer::operations::attention_of;
 use crate::model::transformer::{Network, Turn, Turns, stage_layout};
+use crate::model::{Evaluation, StageSpec};
 use crate::replica::Transfer;
 
 pub(crate) struct GpuTurns {
@@ -79,8 +79,7 @@ impl GpuTurns {
         device.begin_download(turn.output())
     }
 
-    /// Leaves the losses of the head, and which rows' targets were the likeliest, in [`GpuTurns::losses`] and
-    /// [`GpuTurns::hits`].
+    /// Leaves the losses of the head, and which rows' targets were the likeliest, for [`GpuTurns::evaluation`].
     pub(crate) fn evaluate(&mut self, stage: usize, weights: &Weights, batch: &TokenBatch, input: Span) -> Result<()> {
         let (mut turn, mut device) = self.on(stage, weights, batch, Some(input), None)?;
         turn.losses(&mut device, None)
@@ -115,14 +114,14 @@ impl GpuTurns {
         input.is_some().then(|| device.begin_download(turn.stream_gradient())).transpose()
     }
 
-    /// Of the last batch, a row each.
-    pub(crate) fn losses(&self, rows: usize) -> Span {
-        self.scratch().losses.span().first(rows)
+    /// As [`super::GpuTransformer::evaluation`].
+    pub(crate) fn evaluation(&self, predictions: usize, sums: Span) -> Result<Evaluation> {
+        self.scratch().evaluation(&*self.model.device, predictions, sums)
     }
 
-    /// Of the last batch: 1 for each row whose target was the likeliest, else 0.
-    pub(crate) fn hits(&self, rows: usize) -> Span {
-        self.scratch().hits.span().first(rows)
+    /// As [`super::GpuTransformer::loss_sum`].
+    pub(crate) fn loss_sum(&self, predictions: usize, sums: Span) -> Result<f64> {
+        self.scratch().loss_sum(&*self.model.device, predictions, sums)
     }
 
     fn scratch(&self) -> &Scratch {

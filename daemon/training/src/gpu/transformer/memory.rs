@@ -5,10 +5,10 @@ use murmur_protocol::manifest::TransformerModel;
 
 use super::GpuModel;
 use crate::engine::options::Precision;
-use crate::gpu::{ATTENTION_WIDTHS, Kind, Memory, Span};
-use crate::model::StageSpec;
+use crate::gpu::{ATTENTION_WIDTHS, Accelerator, Kind, Memory, Span, sum};
 use crate::model::transformer::operations::Storage;
 use crate::model::transformer::{kept_blocks, row_values};
+use crate::model::{Evaluation, StageSpec};
 use crate::ops::attention::Attention;
 
 /// Queries of a head that are attended at once by products: few enough that most of what none of them sees is not computed.
@@ -161,6 +161,17 @@ impl Scratch {
             *place = Some(Scratch::new(model, sizes, is_read)?);
         }
         Ok(place.as_ref().expect("it has just been made"))
+    }
+
+    /// How well so many predictions of the last batch were; `sums` is for a sum that is on its way to the host.
+    pub(super) fn evaluation(&self, device: &dyn Accelerator, predictions: usize, sums: Span) -> Result<Evaluation> {
+        let correct = sum(device, "sum_values", self.hits.span().first(predictions), sums)? as usize;
+        Ok(Evaluation { loss_sum: self.loss_sum(device, predictions, sums)?, predictions, correct })
+    }
+
+    /// The sum of the losses of these.
+    pub(super) fn loss_sum(&self, device: &dyn Accelerator, predictions: usize, sums: Span) -> Result<f64> {
+        sum(device, "sum_values", self.losses.span().first(predictions), sums)
     }
 
     fn fits(&self, sizes: &Attention, is_read: bool) -> bool {
