@@ -63,7 +63,7 @@ fn described(estimate: &OffloadEstimate, gpu: &str, why: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::TransformerModel;
+    use murmur_protocol::manifest::MlpModel;
     use murmur_training::MemoryEstimate;
 
     use super::*;
@@ -82,12 +82,8 @@ mod tests {
             "{no_gpu}"
         );
         assert!(no_gpu.remedy().contains("--device cuda:N"), "{}", no_gpu.remedy());
-        let tied = TransformerModel { tied_head: true, ..TransformerModel::default() };
-        let tied = refused(&RunManifest { model: tied.into(), ..RunManifest::default() });
-        assert!(tied.to_string().contains("cannot be offloaded: its head is the embedding's table"), "{tied}");
-        let mut adapters = RunManifest::default();
-        adapters.lora.rank = 4;
-        assert!(refused(&adapters).to_string().contains("its base is frozen"));
+        let images = refused(&RunManifest { model: MlpModel::default().into(), ..RunManifest::default() });
+        assert!(images.to_string().contains("cannot be offloaded: only transformers"), "{images}");
     }
 
     #[test]

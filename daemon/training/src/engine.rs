@@ -12,7 +12,7 @@ use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec, Transform
 use murmur_protocol::{Ending, Payload, Snapshot};
 
 use crate::data::{Batch, Corpus, DataPosition, Sampler};
-use crate::gpu::{self, Accelerator, Frozen, GpuReplica, Trained};
+use crate::gpu::{self, Accelerator, Base, Frozen, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
 use crate::model::transformer::transformer_layout;
 use crate::model::{self, Evaluation, Scores, StageSpec};
@@ -462,7 +462,7 @@ fn on_gpu(
         let weights = base.in_bits(&layout, manifest.lora.base_bits);
         let base = Frozen::new(&*device, &layout, &weights, &manifest.lora, options.precision.into())?;
         let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
-        (Trained { stage: StageSpec::whole(spec), layout: Arc::new(layout), base: Some(base) }, parameters)
+        (Trained { stage: StageSpec::whole(spec), layout: Arc::new(layout), base: Base::Held(base) }, parameters)
     } else {
         let begun = model::begin(manifest, base, options.weightless);
         let (model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;

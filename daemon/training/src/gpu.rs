@@ -15,6 +15,7 @@ mod cuda;
 pub(crate) mod emulated;
 mod muon;
 mod offload;
+mod packed;
 mod product;
 mod reader;
 mod replica;
@@ -40,10 +41,10 @@ use crate::engine::options::Precision;
 use crate::replica::Transfer;
 
 pub(crate) use adapters::{Frozen, frozen_bytes};
-pub(crate) use offload::{DeviceValues, Offloaded};
+pub(crate) use offload::{BaseInTurns, DeviceValues, Offloaded, passing_base_bytes, passing_values};
 pub(crate) use product::{Matrix, Product};
 pub(crate) use reader::GpuReader;
-pub(crate) use replica::{GpuReplica, GpuStage, Trained};
+pub(crate) use replica::{Base, GpuReplica, GpuStage, Trained};
 pub(crate) use transformer::activation_values;
 
 /// Threads of a block. Tests have few, which take turns, and their small tensors still have more parts than one.
@@ -121,6 +122,15 @@ impl Span {
     /// Its first values.
     pub(crate) fn first(self, values: usize) -> Span {
         self.part(0..values)
+    }
+
+    /// So many values of another kind, from this byte on.
+    ///
+    /// # Panics
+    /// When they are not within.
+    fn viewed(self, first: usize, kind: Kind, values: usize) -> Span {
+        assert!(first + values * kind.size() <= self.bytes(), "{values} values from byte {first} of {}", self.bytes());
+        Span { address: self.address + first as u64, values, kind }
     }
 
     fn bytes(self) -> usize {
@@ -328,6 +338,8 @@ trait Number: Copy {}
 impl Number for f32 {}
 impl Number for f64 {}
 impl Number for u32 {}
+impl Number for u16 {}
+impl Number for i8 {}
 
 fn bytes_of<N: Number>(values: &[N]) -> &[u8] {
     // SAFETY: the same memory, numbers have no padding, and bytes need no alignment.

@@ -7,7 +7,7 @@ use murmur_protocol::{ModelLayout, RunManifest};
 
 use super::{Engine, TrainingError, TrainingOptions, check_length};
 use crate::data::Corpus;
-use crate::gpu::{self, Accelerator, Frozen, GpuReplica, GpuStage, Trained};
+use crate::gpu::{self, Accelerator, Base, Frozen, GpuReplica, GpuStage, Trained};
 use crate::model::lora::{initial_adapters, lora_layout};
 use crate::model::{self, Model, StageSpec, Transformer, transformer_of};
 use crate::ops::Kernels;
@@ -181,10 +181,10 @@ fn on_gpu(
         let base = Frozen::new(&*device, model.held_layout(), &weights, &manifest.lora, options.precision.into())?;
         let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
         let parameters = begin(&layout, &|| initial_adapters(&layout, seed));
-        (Some(base), layout, parameters)
+        (Base::Held(base), layout, parameters)
     } else {
         let drawn = || begin(model.layout(), &|| model.initial_parameters(seed));
-        (None, model.layout().clone(), base.map_or_else(drawn, BaseWeights::into_exact))
+        (Base::None, model.layout().clone(), base.map_or_else(drawn, BaseWeights::into_exact))
     };
     let trained = Trained { stage: model.stage().clone(), layout, base };
     let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);

@@ -7,20 +7,15 @@ use murmur_protocol::RunManifest;
 
 use super::{Engine, TrainingError, TrainingOptions, check_length};
 use crate::data::Corpus;
-use crate::gpu::{self, Accelerator, Offloaded};
-use crate::model::{self, transformer_of};
+use crate::gpu::{self, Accelerator, Base, BaseInTurns, GpuReplica, Offloaded, Trained};
+use crate::model::{self, StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
+use crate::replica::Replica;
 
 /// Why the model of a run cannot lie in the machine's memory while a GPU trains it; `None` where it can.
 pub fn why_not_offloaded(manifest: &RunManifest) -> Option<&'static str> {
-    let Some(spec) = manifest.model.transformer() else {
-        return Some("only transformers have layers that take turns on a GPU");
-    };
-    if manifest.lora.is_on() {
-        return Some("its base is frozen and stays on the GPU, where lora.base_bits = 8 makes it small");
-    }
-    spec.tied_head.then_some("its head is the embedding's table, and both take turns on the GPU")
+    manifest.model.transformer().is_none().then_some("only transformers have layers that take turns on a GPU")
 }
 
 impl Engine {
@@ -59,24 +54,34 @@ impl Engine {
             check_length("the base", base.len(), model::parameter_count(&manifest.model))?;
         }
         let options = options.offloaded(manifest);
-        let begun = model::begin(manifest, base, options.weightless);
-        let (model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
         let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);
-        let (spec, layout, kind) = (transformer_of(manifest), model.layout().clone(), options.precision.into());
-        let replica = Offloaded::new(device, spec, layout, &parameters, manifest.optimizer.clone(), (at_once, kind))?;
-        Engine::around(manifest, corpus, node, Box::new(replica), 1)
+        let (spec, optimizer, kind) = (transformer_of(manifest), manifest.optimizer.clone(), options.precision.into());
+        let replica: Box<dyn Replica> = if manifest.lora.is_on() {
+            let weights = base.ok_or(TrainingError::BaseMissing)?;
+            let weights = weights.in_bits(&model::layout(&manifest.model), manifest.lora.base_bits);
+            let base = BaseInTurns::new(&device, spec, weights, &manifest.lora, (at_once, kind))?;
+            let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
+            let (stage, base) = (StageSpec::whole(spec), Base::InTurns(Box::new(base)));
+            let trained = Trained { stage, layout: Arc::new(layout), base };
+            Box::new(GpuReplica::new(device, spec, trained, &parameters, optimizer, at_once, &options)?)
+        } else {
+            let begun = model::begin(manifest, base, options.weightless);
+            let (model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
+            Box::new(Offloaded::new(device, spec, model.layout().clone(), &parameters, optimizer, (at_once, kind))?)
+        };
+        Engine::around(manifest, corpus, node, replica, 1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use murmur_protocol::bulk::{BLOCK, Codes};
-    use murmur_protocol::manifest::{MlpModel, TransformerModel};
+    use murmur_protocol::manifest::{LoraSpec, MlpModel, TransformerModel};
     use murmur_protocol::{Correction, Part, Selection};
 
     use super::*;
+    use crate::engine::on_gpu;
     use crate::gpu::emulated::Emulated;
-    use crate::gpu::{GpuReplica, Trained};
 
     fn manifest(model: TransformerModel) -> RunManifest {
         let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
@@ -99,41 +104,51 @@ mod tests {
     };
 
     fn offloaded(manifest: &RunManifest, device: Arc<dyn Accelerator>) -> Result<Engine, TrainingError> {
-        Engine::offloaded_from(manifest, None, Corpus::grammar(), [1; 32], device, OPTIONS)
+        Engine::offloaded_from(manifest, base(manifest), Corpus::grammar(), [1; 32], device, OPTIONS)
+    }
+
+    /// What adapters are trained beside.
+    fn base(manifest: &RunManifest) -> Option<BaseWeights> {
+        let model = RunManifest { lora: LoraSpec::default(), ..manifest.clone() };
+        let (_, parameters) = model::begin(&model, None, false).expect("a model without a base");
+        manifest.lora.is_on().then(|| parameters.into())
     }
 
     /// Copies, corrections and checkpoints included: a node does not see where its model lies.
     #[test]
     fn an_offloaded_engine_trains_with_the_bits_of_one_whose_model_is_on_the_gpu() -> Result<(), TrainingError> {
-        let Some(device) = Emulated::open() else { return Ok(()) };
-        let (device, manifest): (Arc<dyn Accelerator>, _) = (device, manifest(small()));
-        let (spec, optimizer) = (transformer_of(&manifest), manifest.optimizer.clone());
-        let (model, parameters) = model::begin(&manifest, None, false).expect("a model without a base");
-        let trained = Trained::all(spec, model.layout());
-        let replica = GpuReplica::new(device.clone(), spec, trained, &parameters, optimizer, 2, &OPTIONS)?;
-        let mut resident = Engine::around(&manifest, Corpus::grammar(), [1; 32], Box::new(replica), 1)?;
-        let mut engine = offloaded(&manifest, device.clone())?;
-        assert_eq!(engine.layout().digest(), resident.layout().digest());
-        let count = engine.layout().parameters();
-        let correction = Correction::new(Codes::Narrow(vec![1; count]), vec![1e-3; count.div_ceil(BLOCK)]);
-        for progress in [100.0, 101.0, 102.0] {
-            let copies = (engine.begin_snapshot(Selection::State)?, resident.begin_snapshot(Selection::State)?);
-            let coming = (
-                engine.begin_correction(Part::MODEL, &correction)?,
-                resident.begin_correction(Part::MODEL, &correction)?,
-            );
-            assert_eq!(engine.step(progress)?, resident.step(progress)?);
-            let copies = (engine.finish_snapshot(copies.0)?, resident.finish_snapshot(copies.1)?);
-            assert_eq!(copies.0.values.values(), copies.1.values.values(), "of where they began");
-            engine.finish_correction(coming.0)?;
-            resident.finish_correction(coming.1)?;
+        let all = manifest(small());
+        let lora = LoraSpec { rank: 2, base_bits: 8, ..LoraSpec::default() };
+        let adapters = RunManifest { lora, ..manifest(TransformerModel { tied_head: true, ..small() }) };
+        for manifest in [all, adapters] {
+            let Some(device) = Emulated::open() else { return Ok(()) };
+            let device: Arc<dyn Accelerator> = device;
+            let spec = transformer_of(&manifest);
+            let replica = on_gpu((&manifest, spec), base(&manifest), device.clone(), &OPTIONS)?;
+            let mut resident = Engine::around(&manifest, Corpus::grammar(), [1; 32], Box::new(replica), 1)?;
+            let mut engine = offloaded(&manifest, device.clone())?;
+            assert_eq!(engine.layout().digest(), resident.layout().digest());
+            let count = engine.layout().parameters();
+            let correction = Correction::new(Codes::Narrow(vec![1; count]), vec![1e-3; count.div_ceil(BLOCK)]);
+            for progress in [100.0, 101.0, 102.0] {
+                let copies = (engine.begin_snapshot(Selection::State)?, resident.begin_snapshot(Selection::State)?);
+                let coming = (
+                    engine.begin_correction(Part::MODEL, &correction)?,
+                    resident.begin_correction(Part::MODEL, &correction)?,
+                );
+                assert_eq!(engine.step(progress)?, resident.step(progress)?);
+                let copies = (engine.finish_snapshot(copies.0)?, resident.finish_snapshot(copies.1)?);
+                assert_eq!(copies.0.values.values(), copies.1.values.values(), "of where they began");
+                engine.finish_correction(coming.0)?;
+                resident.finish_correction(coming.1)?;
+            }
+            let saved = engine.save()?;
+            assert_eq!(saved, resident.save()?);
+            let mut other = offloaded(&manifest, device)?;
+            other.restore(saved)?;
+            assert_eq!(other.step(103.0)?, resident.step(103.0)?);
+            assert_eq!((other.evaluate()?, other.save()?), (resident.evaluate()?, resident.save()?));
         }
-        let saved = engine.save()?;
-        assert_eq!(saved, resident.save()?);
-        let mut other = offloaded(&manifest, device)?;
-        other.restore(saved)?;
-        assert_eq!(other.step(103.0)?, resident.step(103.0)?);
-        assert_eq!((other.evaluate()?, other.save()?), (resident.evaluate()?, resident.save()?));
         Ok(())
     }
 
@@ -147,12 +162,6 @@ mod tests {
             }
             why
         };
-        let tied = TransformerModel { tied_head: true, ..small() };
-        assert!(refused(&manifest(tied)).contains("embedding's table"));
-        let mut adapters = manifest(small());
-        assert_eq!(why_not_offloaded(&adapters), None);
-        adapters.lora.rank = 2;
-        assert!(refused(&adapters).contains("base is frozen"));
         let other = RunManifest { model: MlpModel::default().into(), ..manifest(small()) };
         assert!(refused(&other).contains("only transformers"));
         let on_cpu = Engine::offloaded(&manifest(small()), None, Corpus::grammar(), [1; 32], &Device::Cpu, OPTIONS);

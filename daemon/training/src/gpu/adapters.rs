@@ -6,48 +6,43 @@ use std::sync::Arc;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
-use murmur_protocol::layout::TensorSpec;
 use murmur_protocol::manifest::LoraSpec;
 
-use super::coded::{Coded, coded_bytes};
-use super::{Accelerator, Kind, Matrix, Memory, Span, bytes_of, count, launch_for_each};
+use super::coded::{Coded, panel_values};
+use super::packed::{Packed, blocks, matrices};
+use super::{Accelerator, Kind, Matrix, Memory, Span};
 use crate::model::lora::{AdapterPlaces, adapter_places};
-use crate::ops::base_weights::BaseWeights;
+use crate::ops::base_weights::{BLOCK, BaseWeights};
 
 /// A frozen base, and where adapters lie beside it.
 pub(crate) struct Frozen {
     places: Vec<AdapterPlaces>,
     scale: f32,
     held: Held,
-    /// What is read in 32 bits and is not held so: where each tensor lies in the base, and its memory.
-    exact: Vec<(Range<usize>, Memory)>,
+    /// What is read in 32 bits and is not held so: where each tensor lies in the base, and where it is.
+    exact: Vec<(Range<usize>, Span)>,
+    _memory: Arc<Memory>,
 }
 
 /// What products read.
 pub(super) enum Held {
     /// All weights, flat in the order of the base's layout.
-    Flat(Memory),
+    Flat(Span),
     Coded(Coded),
-}
-
-/// Whether a tensor is read in 32 bits, not by products: a vector, and the table of the embedding where it is not coded.
-fn is_read_exactly(tensor: &TensorSpec, is_coded: bool) -> bool {
-    tensor.shape.len() < 2 || (tensor.name == "model.embed_tokens.weight" && !is_coded)
 }
 
 fn is_coded(spec: &LoraSpec) -> bool {
     spec.base_bits == 8
 }
 
+/// Values of the panel in which a base is decoded.
+pub(super) fn panel_of(base: &ModelLayout, spec: &LoraSpec) -> usize {
+    if is_coded(spec) { panel_values(base) } else { 0 }
+}
+
 /// Bytes that a base of this layout takes, read by products as `kind`.
 pub(crate) fn frozen_bytes(base: &ModelLayout, kind: Kind, spec: &LoraSpec) -> usize {
-    let exact = base.tensors().iter().filter(|tensor| is_read_exactly(tensor, is_coded(spec)));
-    let exact = exact.map(|tensor| tensor.len() * Kind::F32.size()).sum::<usize>();
-    match kind {
-        _ if is_coded(spec) => coded_bytes(base, kind) + exact,
-        Kind::F32 => base.parameters() * kind.size(),
-        _ => base.parameters() * kind.size() + exact,
-    }
+    Packed::new(base, kind, spec).words() * Kind::F32.size() + panel_of(base, spec) * kind.size()
 }
 
 impl Frozen {
@@ -59,40 +54,44 @@ impl Frozen {
         spec: &LoraSpec,
         kind: Kind,
     ) -> Result<Arc<Frozen>> {
-        let values = |tensor: &TensorSpec| {
-            let mut values = vec![0.0; tensor.len()];
-            weights.read(tensor.offset, &mut values);
-            values
-        };
-        let held = if is_coded(spec) {
-            Held::Coded(Coded::new(device, base, weights, kind)?)
-        } else {
-            let flat = device.allocate(kind, base.parameters())?;
-            let largest = base.tensors().iter().map(TensorSpec::len).max().unwrap_or(0);
-            let passing = (kind != Kind::F32).then(|| device.allocate(Kind::F32, largest)).transpose()?;
-            for tensor in base.tensors() {
-                let (values, place) = (values(tensor), flat.span().part(tensor.range()));
-                let Some(passing) = &passing else {
-                    device.upload(bytes_of(&values), place)?;
-                    continue;
-                };
-                device.upload(bytes_of(&values), passing.span())?;
-                let arguments = [passing.span().into(), place.into(), count(values.len())];
-                launch_for_each(device, "to_bf16", values.len(), &arguments)?;
-            }
-            Held::Flat(flat)
-        };
-        let mut exact = Vec::new();
-        if is_coded(spec) || kind != Kind::F32 {
-            for tensor in base.tensors().iter().filter(|tensor| is_read_exactly(tensor, is_coded(spec))) {
-                let memory = device.allocate(Kind::F32, tensor.len())?;
-                device.upload(bytes_of(&values(tensor)), memory.span())?;
-                exact.push((tensor.range(), memory));
-            }
+        let packed = Packed::new(base, kind, spec);
+        let memory = Arc::new(device.allocate(Kind::F32, packed.words())?);
+        let mut bytes = Vec::new();
+        for part in packed.parts() {
+            let place = part.place();
+            bytes.resize(place.len(), 0);
+            part.fill(weights, part.start(), &mut bytes);
+            device.upload(&bytes, memory.span().viewed(place.start, Kind::I8, place.len()))?;
         }
         device.wait()?;
-        let (places, scale) = (adapter_places(base, spec), spec.scale() as f32);
-        Ok(Arc::new(Frozen { places, scale, held, exact }))
+        let panel = Arc::new(device.allocate(kind, panel_of(base, spec))?);
+        Ok(Arc::new(Frozen::in_memory(base, spec, &packed, (kind, memory, panel))))
+    }
+
+    /// A base that is in this memory while it is used, as it is packed, with a panel to decode it in.
+    pub(super) fn in_memory(
+        base: &ModelLayout,
+        spec: &LoraSpec,
+        packed: &Packed,
+        (kind, memory, panel): (Kind, Arc<Memory>, Arc<Memory>),
+    ) -> Frozen {
+        let viewed = |first, kind, values| memory.span().viewed(first, kind, values);
+        let held = match packed.scales {
+            Some(scales) => {
+                let blocks = matrices(base).map(blocks).sum::<usize>();
+                let codes = viewed(packed.for_products, Kind::I8, blocks * BLOCK);
+                Held::Coded(Coded::new(base, (codes, viewed(scales, Kind::Bf16, blocks)), panel))
+            }
+            None => Held::Flat(viewed(packed.for_products, kind, base.parameters())),
+        };
+        let exact = packed.exact().map(|(range, first)| (range.clone(), viewed(first, Kind::F32, range.len())));
+        Frozen {
+            places: adapter_places(base, spec),
+            scale: spec.scale() as f32,
+            held,
+            exact: exact.collect(),
+            _memory: memory,
+        }
     }
 
     pub(super) fn held(&self) -> &Held {
@@ -105,14 +104,14 @@ impl Frozen {
     /// When it is no tensor, or one that only products read.
     pub(super) fn exact(&self, place: &Range<usize>) -> Span {
         if let Held::Flat(flat) = &self.held
-            && flat.span().kind == Kind::F32
+            && flat.kind == Kind::F32
         {
-            return flat.span().part(place.clone());
+            return flat.part(place.clone());
         }
         let index = self.exact.binary_search_by_key(&place.start, |(range, _)| range.start);
-        let (range, memory) = &self.exact[index.expect("a tensor that is read exactly")];
+        let (range, span) = &self.exact[index.expect("a tensor that is read exactly")];
         assert_eq!(range, place);
-        memory.span()
+        *span
     }
 
     /// Those of the matrices in a place of the base.

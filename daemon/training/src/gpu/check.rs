@@ -9,7 +9,7 @@ use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::layout::TensorSpec;
 use murmur_protocol::manifest::{AttentionBias, LoraSpec, OptimizerKind, OptimizerSpec, TransformerModel};
 
-use super::{ATTENTION_WIDTHS, Accelerator, Frozen, GpuReplica, Trained};
+use super::{ATTENTION_WIDTHS, Accelerator, Base, Frozen, GpuReplica, Trained};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::model::{Model as _, StageSpec, Transformer, build};
@@ -148,7 +148,7 @@ fn agrees_beside_8_bits(device: &Arc<dyn Accelerator>, precision: Precision, tol
     let layout = model.layout().clone();
     // Where B is zero, A has no gradient.
     let parameters: Vec<f32> = (0..layout.parameters()).map(|index| ((index % 7) as f32 - 3.0) / 50.0).collect();
-    let trained = Trained { stage: StageSpec::whole(&spec), layout: layout.clone(), base: Some(frozen) };
+    let trained = Trained { stage: StageSpec::whole(&spec), layout: layout.clone(), base: Base::Held(frozen) };
     let options = TrainingOptions { precision, ..TrainingOptions::default() };
     let mut on_device = GpuReplica::new(device.clone(), &spec, trained, &parameters, optimizer.clone(), 3, &options)?;
     let mut on_host = HostReplica::new(Box::new(model), parameters, optimizer, 3);

@@ -2,13 +2,15 @@
 //! read a panel of rows at a time, which is decoded right before.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::layout::TensorSpec;
 
-use super::{AT_ONCE, Accelerator, Argument, Kind, Matrix, Memory, Span, count, launch_for_each, of_kind, size};
-use crate::ops::base_weights::{BLOCK, BaseWeights};
+use super::packed::{blocks, matrices};
+use super::{AT_ONCE, Accelerator, Argument, Matrix, Memory, Span, count, launch_for_each, of_kind, size};
+use crate::ops::base_weights::BLOCK;
 
 /// Values of a panel, unless a row has more: few beside a base, enough rows for a product of full speed.
 const PANEL_VALUES: usize = if cfg!(test) { 600 } else { 16 << 20 };
@@ -18,62 +20,37 @@ const PANEL_ROWS: usize = 64;
 
 /// Matrices, in the order of the base's layout.
 pub(super) struct Coded {
-    codes: Memory,
+    codes: Span,
     /// Of each block of [`BLOCK`] values of a matrix, in the order of its rows.
-    scales: Memory,
+    scales: Span,
     places: Vec<Place>,
-    panel: Memory,
+    panel: Arc<Memory>,
 }
 
 struct Place {
     /// In the base's layout.
     range: Range<usize>,
-    /// In the codes, a whole block: so that threads read aligned.
+    /// In the codes, a whole block.
     first: usize,
 }
 
-fn matrices(base: &ModelLayout) -> impl Iterator<Item = &TensorSpec> {
-    base.tensors().iter().filter(|tensor| tensor.shape.len() > 1)
-}
-
-/// Blocks of all matrices.
-fn blocks(base: &ModelLayout) -> usize {
-    matrices(base).map(|tensor| tensor.len().div_ceil(BLOCK)).sum()
-}
-
-fn panel_values(base: &ModelLayout) -> usize {
+/// Values of the panel of a base of this layout.
+pub(super) fn panel_values(base: &ModelLayout) -> usize {
     let widest = matrices(base).map(|tensor| tensor.shape[1]).max().unwrap_or(0);
     let all = matrices(base).map(TensorSpec::len).sum::<usize>();
     PANEL_VALUES.min(all).max(widest)
 }
 
-/// Bytes that the matrices of a base of this layout take, read by products as `kind`.
-pub(super) fn coded_bytes(base: &ModelLayout, kind: Kind) -> usize {
-    let block = BLOCK * Kind::I8.size() + Kind::Bf16.size();
-    blocks(base) * block + panel_values(base) * kind.size()
-}
-
 impl Coded {
-    /// Of weights that are in 8 bits.
-    pub(super) fn new(
-        device: &dyn Accelerator,
-        base: &ModelLayout,
-        weights: &BaseWeights,
-        kind: Kind,
-    ) -> Result<Coded> {
-        let (codes, scales) =
-            (device.allocate(Kind::I8, blocks(base) * BLOCK)?, device.allocate(Kind::Bf16, blocks(base))?);
-        let (mut places, mut block) = (Vec::new(), 0);
-        for tensor in matrices(base) {
-            let (length, of_tensor) = (tensor.len(), tensor.len().div_ceil(BLOCK));
-            let encoded = weights.encoded(tensor.offset, length);
-            let (of_codes, of_scales) = encoded.split_at(length);
-            device.upload(of_codes, codes.span().part(block * BLOCK..block * BLOCK + length))?;
-            device.upload(of_scales, scales.span().part(block..block + of_tensor))?;
-            places.push(Place { range: tensor.range(), first: block * BLOCK });
-            block += of_tensor;
-        }
-        Ok(Coded { codes, scales, places, panel: device.allocate(kind, panel_values(base))? })
+    /// The matrices of a base whose codes and scales are there.
+    pub(super) fn new(base: &ModelLayout, (codes, scales): (Span, Span), panel: Arc<Memory>) -> Coded {
+        let mut block = 0;
+        let place = |tensor: &TensorSpec| {
+            let first = block * BLOCK;
+            block += blocks(tensor);
+            Place { range: tensor.range(), first }
+        };
+        Coded { codes, scales, places: matrices(base).map(place).collect(), panel }
     }
 
     /// The matrices of which some values lie in `range` of the base.
@@ -86,8 +63,8 @@ impl Coded {
     /// Codes and scales of a matrix.
     fn spans(&self, place: &Place) -> [Span; 2] {
         let (length, block) = (place.range.len(), place.first / BLOCK);
-        let codes = self.codes.span().part(place.first..place.first + length);
-        [codes, self.scales.span().part(block..block + length.div_ceil(BLOCK))]
+        let codes = self.codes.part(place.first..place.first + length);
+        [codes, self.scales.part(block..block + length.div_ceil(BLOCK))]
     }
 
     /// Rows of a panel of a weight with so many columns.

@@ -15,7 +15,7 @@ use super::muon::MuonMemory;
 use super::step::{Places, Stepping};
 use super::transformer::GpuTransformer;
 use super::weights::{Gradient, WeightMemory, Weights};
-use super::{Accelerator, Frozen, Kind, Memory, SUM_BLOCKS, Span};
+use super::{Accelerator, BaseInTurns, Frozen, Kind, Memory, SUM_BLOCKS, Span};
 use super::{bytes_of, bytes_of_mut, count, launch_for_each, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
@@ -31,14 +31,27 @@ pub(crate) struct Trained {
     /// Which part of the model this is.
     pub(crate) stage: StageSpec,
     pub(crate) layout: Arc<ModelLayout>,
-    /// The frozen base beside which adapters are trained.
-    pub(crate) base: Option<Arc<Frozen>>,
+    pub(crate) base: Base,
+}
+
+/// The frozen base beside which adapters are trained.
+pub(crate) enum Base {
+    /// All parameters are trained.
+    None,
+    Held(Arc<Frozen>),
+    InTurns(Box<BaseInTurns>),
+}
+
+impl Base {
+    fn is_there(&self) -> bool {
+        !matches!(self, Base::None)
+    }
 }
 
 impl Trained {
     /// All parameters.
     pub(crate) fn all(spec: &TransformerModel, layout: &Arc<ModelLayout>) -> Trained {
-        Trained { stage: StageSpec::whole(spec), layout: layout.clone(), base: None }
+        Trained { stage: StageSpec::whole(spec), layout: layout.clone(), base: Base::None }
     }
 }
 
@@ -48,7 +61,7 @@ pub(crate) struct GpuReplica {
     layout: Arc<ModelLayout>,
     /// Behind its own values ([`GpuReplica::own`]) a copy of what another stage has, of which the gradient is here, but no moments.
     parameters: WeightMemory,
-    base: Option<Arc<Frozen>>,
+    base: Base,
     gradient: Memory,
     first_moment: Memory,
     second_moment: Memory,
@@ -83,8 +96,12 @@ impl GpuReplica {
         let vector = |length| device.allocate(Kind::F32, length);
         let Trained { stage, layout, base } = trained;
         let optimizer = Optimizer::new(&optimizer, &layout);
-        let rank = base.as_ref().map_or(0, |base| base.rank());
-        let held = if base.is_some() { parameters.len() } else { held_layout(spec, &stage).parameters() };
+        let rank = match &base {
+            Base::None => 0,
+            Base::Held(base) => base.rank(),
+            Base::InTurns(base) => base.rank(),
+        };
+        let held = if base.is_there() { parameters.len() } else { held_layout(spec, &stage).parameters() };
         let mut replica = GpuReplica {
             model: GpuTransformer::new(device.clone(), spec, &stage, (kind, options.recompute, rank))?,
             layout,
@@ -111,14 +128,14 @@ impl GpuReplica {
     fn weights(&self) -> Weights {
         let trained = self.parameters.weights();
         match &self.base {
-            Some(base) => trained.beside(base.clone()),
-            None => trained,
+            Base::Held(base) => trained.beside(base.clone()),
+            Base::None | Base::InTurns(_) => trained,
         }
     }
 
     /// Where the transformer adds its gradient.
     fn added_to(&self, is_last: bool) -> Gradient {
-        Gradient::new(self.gradient.span(), self.base.is_some(), is_last)
+        Gradient::new(self.gradient.span(), self.base.is_there(), is_last)
     }
 
     fn clear_gradient(&mut self) -> Result<()> {
@@ -153,6 +170,10 @@ impl Replica for GpuReplica {
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
         self.clear_gradient()?;
+        let trained = (self.weights(), self.gradient.span());
+        if let Base::InTurns(base) = &mut self.base {
+            return base.compute_gradient(trained, batch, self.sums.span());
+        }
         let (mut loss, share) = (0.0, 1.0 / batch.predictions() as f32);
         let (weights, mut parts) = (self.weights(), parts(batch, self.micro_batch).peekable());
         while let Some(part) = parts.next() {
@@ -208,6 +229,10 @@ impl Replica for GpuReplica {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
+        let trained = (self.weights(), self.gradient.span());
+        if let Base::InTurns(base) = &mut self.base {
+            return base.evaluate(trained, batch, self.sums.span());
+        }
         let (weights, mut evaluation) = (self.weights(), Evaluation::default());
         for part in parts(batch, self.micro_batch) {
             self.model.evaluate(&weights, part.tokens()?, None)?;

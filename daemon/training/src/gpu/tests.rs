@@ -14,7 +14,8 @@ use murmur_protocol::{Correction, ModelLayout};
 use super::check::check;
 use super::emulated::Emulated;
 use super::{
-    Accelerator, Frozen, GpuReplica, GpuStage, Kind, SUM_BLOCKS, Trained, activation_values, frozen_bytes, kernel_names,
+    Accelerator, Base, Frozen, GpuReplica, GpuStage, Kind, SUM_BLOCKS, Trained, activation_values, frozen_bytes,
+    kernel_names,
 };
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
@@ -284,14 +285,11 @@ fn a_frozen_base_and_adapters_take_what_is_estimated() -> Result<()> {
         let before = device.allocated();
         let weights = in_bits(&weights, base.layout(), &lora);
         let frozen = Frozen::new(&*device, base.layout(), &weights, &lora, precision.into())?;
-        // In 16 bits every tensor passes through memory that is given back.
-        let passing = base.layout().tensors().iter().map(|tensor| 4 * tensor.len()).max().unwrap_or(0);
-        let passing = if base_bits == 16 { passing } else { 0 };
         let bytes = frozen_bytes(base.layout(), precision.into(), &lora);
-        assert_eq!(device.allocated() - before, bytes + passing);
+        assert_eq!(device.allocated() - before, bytes);
         let layout = Arc::new(crate::model::lora::lora_layout(base.layout(), &lora));
         let parameters = crate::model::lora::initial_adapters(&layout, 1);
-        let trained = Trained { stage: StageSpec::whole(spec), layout: layout.clone(), base: Some(frozen) };
+        let trained = Trained { stage: StageSpec::whole(spec), layout: layout.clone(), base: Base::Held(frozen) };
         let options = TrainingOptions { precision, ..TrainingOptions::default() };
         let mut gpu = GpuReplica::new(device.clone(), spec, trained, &parameters, optimizer, 2, &options)?;
         let (before, tables) = (device.allocated(), spec.context * spec.resolved_head_width());
@@ -330,7 +328,8 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
         // Where B is zero, A has no gradient.
         let mut parameters = random_values(model.layout().parameters(), 4);
         parameters.iter_mut().for_each(|value| *value *= 0.2);
-        let trained = Trained { stage: StageSpec::whole(spec), layout: model.layout().clone(), base: Some(frozen) };
+        let trained =
+            Trained { stage: StageSpec::whole(spec), layout: model.layout().clone(), base: Base::Held(frozen) };
         let mut gpu = GpuReplica::new(device, spec, trained, &parameters, optimizer.clone(), 2, &options)?;
         let mut host = HostReplica::new(Box::new(model), parameters, optimizer, usize::MAX);
         for seed in [1, 7] {
@@ -357,7 +356,7 @@ fn the_copy_of_a_tied_table_has_parameters_and_a_gradient_and_no_moments() -> Re
             let spec = TransformerModel { tied_head, ..specs()[0].clone() };
             let last = StageSpec::cut(&spec, &[1]).remove(1);
             let model = Transformer::of_stage(&spec, last.clone());
-            let trained = Trained { stage: last, layout: model.layout().clone(), base: None };
+            let trained = Trained { stage: last, layout: model.layout().clone(), base: Base::None };
             let (options, parameters) =
                 (TrainingOptions { precision, ..TrainingOptions::default() }, model.initial_parameters(1));
             GpuReplica::new(device.clone(), &spec, trained, &parameters, OptimizerSpec::default(), 1, &options)?;
@@ -397,7 +396,7 @@ fn a_tied_table_of_cpu_and_gpu_trains_as_on_the_cpu() -> Result<()> {
             if number != gpu {
                 return Ok(Box::new(HostStage::new(host, 1)?) as Box<dyn Stage>);
             }
-            let trained = Trained { stage, layout: host.layout().clone(), base: None };
+            let trained = Trained { stage, layout: host.layout().clone(), base: Base::None };
             let (options, parameters) = (TrainingOptions::default(), host.parameters()?);
             let replica = GpuReplica::new(device.clone(), &spec, trained, &parameters, optimizer.clone(), 1, &options)?;
             Ok(Box::new(GpuStage::new(replica)) as Box<dyn Stage>)
@@ -437,9 +436,9 @@ fn train_over_stages(spec: &TransformerModel) -> Result<()> {
                 let frozen = Frozen::new(&*device, model.held_layout(), &weights, &adapters, precision.into())?;
                 let layout = Arc::new(crate::model::lora::lora_layout(&base, &adapters));
                 let parameters = crate::model::lora::initial_adapters(&layout, 1);
-                (Trained { stage, layout, base: Some(frozen) }, parameters)
+                (Trained { stage, layout, base: Base::Held(frozen) }, parameters)
             } else {
-                (Trained { stage, layout: base, base: None }, weights)
+                (Trained { stage, layout: base, base: Base::None }, weights)
             };
             GpuReplica::new(device.clone(), spec, trained, &parameters, optimizer.clone(), 1, &options)
         };

@@ -35,6 +35,12 @@ impl Weights {
         Weights { base: Some(base), ..self }
     }
 
+    /// A part of what is trained.
+    pub(super) fn part(&self, range: &Range<usize>) -> Weights {
+        let [exact, for_products] = [self.exact, self.for_products].map(|span| span.part(range.clone()));
+        Weights { exact, for_products, base: self.base.clone() }
+    }
+
     /// In 32 bits.
     pub(super) fn exact(&self, place: &Range<usize>) -> Span {
         self.base.as_ref().map_or_else(|| self.exact.part(place.clone()), |base| base.exact(place))
@@ -52,7 +58,7 @@ impl Weights {
         let rows = place.len() / columns;
         let flat = match self.base.as_ref().map(|base| base.held()) {
             None => self.for_products,
-            Some(Held::Flat(flat)) => flat.span(),
+            Some(Held::Flat(flat)) => *flat,
             Some(Held::Coded(coded)) => {
                 let at_once = coded.panel_rows(columns);
                 return (0..rows).step_by(at_once).try_for_each(|first| {

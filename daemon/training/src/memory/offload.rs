@@ -2,9 +2,9 @@
 
 use murmur_protocol::RunManifest;
 
-use super::{MemoryEstimate, VALUE};
+use super::{MemoryEstimate, VALUE, stored_values};
 use crate::engine::options::TrainingOptions;
-use crate::gpu::{BUFFERS_UNDER_WAY, DeviceValues};
+use crate::gpu::{self, BUFFERS_UNDER_WAY, DeviceValues, passing_base_bytes, passing_values};
 use crate::model::{self, transformer_of};
 use crate::ops::Kernels;
 
@@ -23,34 +23,80 @@ impl OffloadEstimate {
     /// # Panics
     /// Where it is no transformer.
     pub fn of(manifest: &RunManifest, options: &TrainingOptions) -> OffloadEstimate {
-        let (spec, layout) = (transformer_of(manifest), model::layout(&manifest.model));
+        let spec = transformer_of(manifest);
         let options = &options.offloaded(manifest);
         let batch = manifest.optimizer.batch_sequences as usize;
         let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda).min(batch);
-        let DeviceValues { weights, gradients, activations } =
-            DeviceValues::of(spec, &layout, &manifest.optimizer, (at_once, options.precision));
-        let bytes = |values: usize| VALUE * values as u64;
-        let of_gpu = MemoryEstimate {
-            parameters: bytes(weights),
-            gradient: bytes(gradients),
-            activations: bytes(activations),
-            ..MemoryEstimate::default()
+        let resident = MemoryEstimate::of(manifest, options, Kernels::Cuda, 1);
+        let (of_gpu, largest, of_machine) = if manifest.lora.is_on() {
+            of_adapters(manifest, options, at_once, &resident)
+        } else {
+            of_all(manifest, options, (batch, at_once), &resident)
         };
         // The stream that each stage but the first reads, and one gradient of a stream.
         let streams = batch * spec.context as usize * spec.width as usize * (spec.layers as usize + 2);
-        // Page-locked, and what has arrived and takes the place of what was there.
-        let under_way = (BUFFERS_UNDER_WAY + 1) * gradients / 2;
-        let resident = MemoryEstimate::of(manifest, options, Kernels::Cuda, 1);
         let of_machine = MemoryEstimate {
-            parameters: bytes(layout.parameters()),
-            gradient: bytes(layout.parameters()),
-            moments: resident.moments,
             activations: bytes(streams),
-            copies: resident.copies + bytes(under_way),
+            // Page-locked, and what has arrived and takes the place of what was there.
+            copies: resident.copies + (BUFFERS_UNDER_WAY as u64 + 1) * largest,
             process: resident.process,
+            ..of_machine
         };
         OffloadEstimate { of_gpu, of_machine }
     }
+}
+
+fn bytes(values: usize) -> u64 {
+    VALUE * values as u64
+}
+
+/// Of a model whose parameters are all trained: what the GPU holds, the most that travels at once, and what the machine keeps.
+fn of_all(
+    manifest: &RunManifest,
+    options: &TrainingOptions,
+    (batch, at_once): (usize, usize),
+    resident: &MemoryEstimate,
+) -> (MemoryEstimate, u64, MemoryEstimate) {
+    let (spec, layout) = (transformer_of(manifest), model::layout(&manifest.model));
+    let DeviceValues { weights, gradients, activations } =
+        DeviceValues::of(spec, &layout, &manifest.optimizer, (batch, at_once, options.precision));
+    let of_gpu = MemoryEstimate {
+        parameters: bytes(weights),
+        gradient: bytes(gradients),
+        activations: bytes(activations),
+        ..MemoryEstimate::default()
+    };
+    // The last stage has a gradient of a tied table as well.
+    let copied = if spec.tied_head { layout.tensors()[0].len() } else { 0 };
+    let of_machine = MemoryEstimate {
+        parameters: bytes(layout.parameters()),
+        gradient: bytes(layout.parameters() + copied),
+        moments: resident.moments,
+        ..MemoryEstimate::default()
+    };
+    (of_gpu, bytes(gradients) / 2, of_machine)
+}
+
+/// The same of a frozen base with adapters, which the GPU holds.
+fn of_adapters(
+    manifest: &RunManifest,
+    options: &TrainingOptions,
+    at_once: usize,
+    resident: &MemoryEstimate,
+) -> (MemoryEstimate, u64, MemoryEstimate) {
+    let (spec, layout, lora) = (transformer_of(manifest), model::layout(&manifest.model), &manifest.lora);
+    let (of_base, largest) = passing_base_bytes(spec, options.precision.into(), lora);
+    let held = gpu::frozen_bytes(&layout, options.precision.into(), lora).next_multiple_of(4) as u64;
+    let activations = passing_values(spec, (at_once, options.precision), lora.rank as usize);
+    let of_gpu = MemoryEstimate {
+        parameters: resident.parameters - held + of_base as u64,
+        activations: bytes(activations),
+        copies: 0,
+        process: 0,
+        ..*resident
+    };
+    let base = VALUE * stored_values(&layout, lora.base_bits);
+    (of_gpu, largest as u64, MemoryEstimate { parameters: base, ..MemoryEstimate::default() })
 }
 
 #[cfg(test)]

@@ -289,6 +289,25 @@ impl BaseWeights {
         is_it.then(|| &self.exact[place.first..][..place.length])
     }
 
+    /// A whole matrix that is in 16 bits, those of bf16.
+    pub(crate) fn in_16_bits(&self, start: usize, length: usize) -> Option<&[u16]> {
+        let Coded { codes: Codes::Sixteen(codes), .. } = self.coded.as_ref()? else { return None };
+        let place = self.matrix_at(start, length)?;
+        Some(&codes[place.first..][..length])
+    }
+
+    /// Codes and scales of a whole matrix that is in 8 bits.
+    pub(crate) fn in_8_bits(&self, start: usize, length: usize) -> Option<(&[i8], &[u16])> {
+        let Coded { codes: Codes::Eight { codes, scales }, .. } = self.coded.as_ref()? else { return None };
+        let place = self.matrix_at(start, length)?;
+        Some((&codes[place.first..][..length], &scales[place.first_block..][..length.div_ceil(BLOCK)]))
+    }
+
+    fn matrix_at(&self, start: usize, length: usize) -> Option<&Place> {
+        let place = self.coded.as_ref()?.place_of(start);
+        (place.is_matrix && place.start == start && place.length == length).then_some(place)
+    }
+
     /// Writes the values from `position` on.
     pub(crate) fn read(&self, mut position: usize, mut output: &mut [f32]) {
         let Some(coded) = &self.coded else { return output.copy_from_slice(&self.exact[position..][..output.len()]) };

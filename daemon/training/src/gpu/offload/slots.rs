@@ -4,39 +4,29 @@
 use std::sync::{Arc, Mutex};
 
 use candle_core::Result;
-use murmur_protocol::manifest::TransformerModel;
 
-use super::vectors::{Vectors, muon_values};
-use crate::gpu::weights::{WeightMemory, Weights};
-use crate::gpu::{Accelerator, Kind, Memory};
-use crate::model::StageSpec;
-use crate::optimizer::Optimizer;
+use crate::gpu::{Accelerator, Memory};
 use crate::replica::Transfer;
 
-/// The stages of a model that is offloaded: embedding, each block, head.
-pub(super) fn stages_of(spec: &TransformerModel) -> Vec<StageSpec> {
-    let stage = |layers, embeds, predicts| StageSpec { layers, embeds, predicts };
-    let blocks = (0..spec.layers).map(|layer| stage(layer..layer + 1, false, false));
-    let (first, last) = (stage(0..0, true, false), stage(spec.layers..spec.layers, false, true));
-    std::iter::once(first).chain(blocks).chain([last]).collect()
-}
+/// What fills so many values of page-locked memory.
+pub(super) type Filling = (Box<dyn FnOnce(&mut [f32]) + Send>, usize);
 
 /// The slot of one of so many stages. Both ends have the same, since they may be much larger than a block; blocks take turns.
-fn slot_of(stage: usize, stages: usize) -> usize {
+pub(super) fn slot_of(stage: usize, stages: usize) -> usize {
     if stage + 1 == stages { 0 } else { stage % 2 }
 }
 
-/// Values of each slot, for stages of such lengths: while steps are taken, their pieces lie there.
-pub(super) fn slot_values(lengths: &[usize], optimizer: &Optimizer) -> [usize; 2] {
+/// Values of each slot, for stages of such lengths.
+pub(super) fn slot_values(lengths: &[usize]) -> [usize; 2] {
     let longest = |slot: usize| {
         let of_slot = lengths.iter().enumerate().filter(|(stage, _)| slot_of(*stage, lengths.len()) == slot);
-        of_slot.map(|(_, length)| *length).max().unwrap_or(0).max(muon_values(optimizer))
+        of_slot.map(|(_, length)| *length).max().unwrap_or(0)
     };
     [longest(0), longest(1)]
 }
 
 struct Slot {
-    memory: WeightMemory,
+    memory: Arc<Memory>,
     /// A stage whose weights are there, as they are now.
     holds: Option<usize>,
     /// What is on its way there.
@@ -65,63 +55,47 @@ enum Content {
 pub(super) struct Slots {
     device: Arc<dyn Accelerator>,
     slots: [Slot; 2],
+    stages: usize,
 }
 
 impl Slots {
-    /// Of so many values each, which products read as `kind`.
-    pub(super) fn new(device: Arc<dyn Accelerator>, kind: Kind, values: [usize; 2]) -> Result<Slots> {
-        let slot = |values| -> Result<Slot> {
-            Ok(Slot { memory: WeightMemory::new(&*device, kind, values)?, holds: None, coming: None })
-        };
-        let slots = [slot(values[0])?, slot(values[1])?];
-        Ok(Slots { slots, device })
+    /// For so many stages, in these places.
+    pub(super) fn new(device: Arc<dyn Accelerator>, places: [Arc<Memory>; 2], stages: usize) -> Slots {
+        let slots = places.map(|memory| Slot { memory, holds: None, coming: None });
+        Slots { device, slots, stages }
     }
 
-    /// The weights of a stage: waits for them.
-    pub(super) fn load(&mut self, stage: usize, vectors: &Vectors) -> Result<Weights> {
-        let number = slot_of(stage, vectors.stages().len());
-        self.begin(stage, vectors)?;
-        let slot = &mut self.slots[number];
-        if let Some(coming) = slot.coming.take() {
-            coming.wait()?;
-            slot.memory.round(&*self.device, &(0..vectors.stages()[stage].len()))?;
-            slot.holds = Some(stage);
-        }
-        Ok(slot.memory.weights())
+    /// Waits for the weights of a stage, and tells whether they have arrived only now.
+    pub(super) fn load(&mut self, stage: usize, filling: impl FnOnce() -> Filling) -> Result<bool> {
+        self.begin(stage, filling)?;
+        let slot = &mut self.slots[slot_of(stage, self.stages)];
+        let Some(coming) = slot.coming.take() else { return Ok(false) };
+        coming.wait()?;
+        slot.holds = Some(stage);
+        Ok(true)
     }
 
     /// Begins to load the weights of another stage while `stage`, which is loaded, computes: unless both have one place. To be called
     /// before anything is computed with those of `stage`, so that no more than the other's own use is waited for.
-    pub(super) fn begin_beside(&mut self, stage: usize, other: usize, vectors: &Vectors) -> Result<()> {
-        let stages = vectors.stages().len();
-        if slot_of(stage, stages) == slot_of(other, stages) { Ok(()) } else { self.begin(other, vectors) }
+    pub(super) fn begin_beside(&mut self, stage: usize, other: usize, filling: impl FnOnce() -> Filling) -> Result<()> {
+        if slot_of(stage, self.stages) == slot_of(other, self.stages) { Ok(()) } else { self.begin(other, filling) }
     }
 
-    fn begin(&mut self, stage: usize, vectors: &Vectors) -> Result<()> {
-        let number = slot_of(stage, vectors.stages().len());
-        if self.slots[number].holds == Some(stage) {
-            return Ok(());
-        }
-        let (write, values) = (vectors.writer(stage), vectors.stages()[stage].len());
-        self.fill(number, Content::Stage(stage), write, values)
+    fn begin(&mut self, stage: usize, filling: impl FnOnce() -> Filling) -> Result<()> {
+        let number = slot_of(stage, self.stages);
+        if self.slots[number].holds == Some(stage) { Ok(()) } else { self.fill(number, Content::Stage(stage), filling) }
     }
 
     /// Begins to bring a piece to be stepped.
-    pub(super) fn begin_piece(&mut self, number: usize, vectors: &Vectors) -> Result<()> {
-        let (write, values) = vectors.writer_of_piece(number);
-        self.fill(number % 2, Content::Piece(number), write, values)
+    pub(super) fn begin_piece(&mut self, number: usize, filling: impl FnOnce() -> Filling) -> Result<()> {
+        self.fill(number % 2, Content::Piece(number), filling)
     }
 
-    /// Waits for it, and returns the slot where it is.
-    pub(super) fn finish_piece(&mut self, number: usize) -> Result<usize> {
+    /// Waits for it, and returns the place where it is.
+    pub(super) fn finish_piece(&mut self, number: usize) -> Result<Arc<Memory>> {
         let slot = &mut self.slots[number % 2];
         slot.coming.take().expect("every piece that is stepped has begun to come").wait()?;
-        Ok(number % 2)
-    }
-
-    /// The memory of a slot.
-    pub(super) fn place(&self, number: usize) -> Arc<Memory> {
-        self.slots[number].memory.place()
+        Ok(slot.memory.clone())
     }
 
     /// Weights that are there are no longer the model's.
@@ -136,13 +110,7 @@ impl Slots {
     }
 
     /// Fills a slot, unless that has begun already.
-    fn fill(
-        &mut self,
-        number: usize,
-        content: Content,
-        write: impl FnOnce(&mut [f32]) + Send + 'static,
-        values: usize,
-    ) -> Result<()> {
+    fn fill(&mut self, number: usize, content: Content, filling: impl FnOnce() -> Filling) -> Result<()> {
         let slot = &mut self.slots[number];
         if slot.coming.as_ref().is_some_and(|coming| coming.content == content) {
             return Ok(());
@@ -152,11 +120,12 @@ impl Slots {
             drop(other.wait());
         }
         slot.holds = None;
+        let (write, values) = filling();
         let write = Box::new(move |place: &mut [f32]| {
             write(place);
             Vec::new()
         });
-        let transfer = Mutex::new(self.device.begin_upload(write, values, slot.memory.place())?);
+        let transfer = Mutex::new(self.device.begin_upload(write, values, slot.memory.clone())?);
         slot.coming = Some(Coming { content, transfer });
         Ok(())
     }

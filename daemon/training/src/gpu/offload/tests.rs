@@ -1,5 +1,7 @@
 //! A model that is offloaded against one that the GPU holds: bit for bit, and in less memory.
 
+mod adapters;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -63,7 +65,7 @@ fn compare(resident: &mut GpuReplica, offloaded: &mut Offloaded, spec: &Transfor
 
 #[test]
 fn an_offloaded_model_trains_with_the_bits_of_one_that_the_gpu_holds() -> Result<()> {
-    let [plain, _, _, qwen, smol] = specs();
+    let [plain, tied, _, qwen, smol] = specs();
     let deep = TransformerModel { layers: 3, ..plain.clone() };
     let (adamw, muon) = (OptimizerKind::AdamW, OptimizerKind::Muon);
     for device in devices() {
@@ -73,6 +75,8 @@ fn an_offloaded_model_trains_with_the_bits_of_one_that_the_gpu_holds() -> Result
             (&deep, adamw, true, 1, Precision::Bf16),
             (&qwen, muon, false, 2, Precision::Bf16),
             (&smol, muon, true, 2, Precision::F32),
+            (&tied, adamw, false, 2, Precision::F32),
+            (&tied, muon, true, 1, Precision::Bf16),
         ] {
             let what = format!("{} layers, {kind:?}, {micro_batch} at once, {precision:?}", spec.layers);
             let by = optimizer(kind, match_batch);
@@ -119,7 +123,7 @@ fn what_is_put_into_an_offloaded_model_is_what_it_goes_on_with() -> Result<()> {
 }
 
 /// The most bytes that a GPU held during a step of four sequences, two at a time.
-fn peak_of(
+pub(super) fn peak_of(
     replica: impl FnOnce(&Arc<dyn Accelerator>) -> Result<Box<dyn Replica>>,
     spec: &TransformerModel,
 ) -> Option<usize> {
@@ -134,15 +138,20 @@ fn peak_of(
 /// However many layers there are, the GPU holds two of them.
 #[test]
 fn an_offloaded_model_takes_the_memory_that_is_estimated_whatever_its_layers() {
-    for (kind, precision) in [(OptimizerKind::AdamW, Precision::F32), (OptimizerKind::Muon, Precision::Bf16)] {
+    let (adamw, muon) = (OptimizerKind::AdamW, OptimizerKind::Muon);
+    for (kind, precision, tied_head) in
+        [(adamw, Precision::F32, false), (muon, Precision::Bf16, false), (adamw, Precision::Bf16, true)]
+    {
         let (by, way) = (optimizer(kind, false), (2, precision));
         let mut peaks = Vec::new();
         for layers in [4, 12] {
-            let spec = TransformerModel { layers, width: 64, feed_forward: 96, vocabulary: 100, ..specs()[0].clone() };
+            let size = TransformerModel { layers, width: 64, feed_forward: 96, vocabulary: 100, ..specs()[0].clone() };
+            let spec = TransformerModel { tied_head, ..size };
             let boxed = |device: &_| Ok(Box::new(offloaded(device, &spec, &by, way)?) as Box<dyn Replica>);
             let Some(peak) = peak_of(boxed, &spec) else { return };
             let layout = stage_layout(&spec, &StageSpec::whole(&spec));
-            let DeviceValues { weights, gradients, activations } = DeviceValues::of(&spec, &layout, &by, way);
+            let DeviceValues { weights, gradients, activations } =
+                DeviceValues::of(&spec, &layout, &by, (4, way.0, way.1));
             let estimate = 4 * (weights + gradients + activations);
             assert!(peak <= estimate && 10 * peak > 8 * estimate, "{layers} layers: {peak} of {estimate}");
             let boxed = |device: &_| Ok(Box::new(resident(device, &spec, &by, way)?) as Box<dyn Replica>);
@@ -226,10 +235,11 @@ impl Accelerator for Failing {
 
 #[test]
 fn a_batch_that_fails_leaves_nothing_to_the_next() -> Result<()> {
-    // Two of its blocks have one slot.
-    let spec = &TransformerModel { layers: 3, ..specs()[0].clone() };
+    let [plain, tied, ..] = specs();
     let (by, way) = (optimizer(OptimizerKind::AdamW, false), (1, Precision::F32));
-    for device in devices() {
+    for (device, spec) in devices().into_iter().flat_map(|device| [(device.clone(), &plain), (device, &tied)]) {
+        // Two of its blocks have one slot.
+        let spec = &TransformerModel { layers: 3, ..spec.clone() };
         let mut resident = resident(&device, spec, &by, way)?;
         let expected = resident.compute_gradient(&batch(spec, 2, 1))?;
         let mut failures = 0;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::slots::Filling;
 use crate::optimizer::{Moments, Optimizer, Rule};
 
 /// Values of a piece, unless it is a matrix that Muon steps: 64 MiB of each vector (a guess).
@@ -61,13 +62,21 @@ pub(super) struct Vectors {
     stages: Vec<Range<usize>>,
     /// In the order of the layout.
     pieces: Vec<Piece>,
-    /// Of each stage.
+    /// Values of the first stage that the last one has, too: the table of a tied head.
+    copied: usize,
+    /// Of each stage; behind the last one's that of what it has, too.
     gradients: Vec<Arc<Vec<f32>>>,
 }
 
 impl Vectors {
-    /// Of stages of such lengths, with pieces that take so many values of the GPU's memory at most.
-    pub(super) fn new(lengths: &[usize], optimizer: &Optimizer, values: usize, parameters: &[f32]) -> Vectors {
+    /// Of stages of such lengths, with pieces that take so many values of the GPU's memory at most; so many values of the first one
+    /// are the last one's as well.
+    pub(super) fn new(
+        (lengths, copied): (&[usize], usize),
+        optimizer: &Optimizer,
+        values: usize,
+        parameters: &[f32],
+    ) -> Vectors {
         let mut end = 0;
         let stage = |length: &usize| {
             end += length;
@@ -90,7 +99,7 @@ impl Vectors {
                 pieces.push(Piece { tensor, range, state: Arc::new(state) });
             }
         }
-        Vectors { stages, pieces, gradients }
+        Vectors { stages, pieces, copied, gradients }
     }
 
     /// Where each stage lies in the flat parameters.
@@ -102,22 +111,29 @@ impl Vectors {
         &self.pieces
     }
 
-    /// What writes the parameters of a stage.
-    pub(super) fn writer(&self, stage: usize) -> impl FnOnce(&mut [f32]) + Send + use<> {
-        let place = self.stages[stage].clone();
-        let pieces = self.pieces.iter().filter(|piece| place.contains(&piece.range.start));
-        let states: Vec<_> = pieces.map(|piece| (piece.range.len(), piece.state.clone())).collect();
-        move |mut rest: &mut [f32]| {
+    /// How many values a stage computes with.
+    pub(super) fn held(&self, stage: usize) -> usize {
+        self.stages[stage].len() + if stage + 1 == self.stages.len() { self.copied } else { 0 }
+    }
+
+    /// What writes the parameters that a stage computes with.
+    pub(super) fn filling(&self, stage: usize) -> Filling {
+        let (own, copied) = (self.stages[stage].clone(), self.held(stage) - self.stages[stage].len());
+        let pieces = |place: Range<usize>| self.pieces.iter().filter(move |piece| place.contains(&piece.range.start));
+        let states: Vec<_> =
+            pieces(own).chain(pieces(0..copied)).map(|piece| (piece.range.len(), piece.state.clone())).collect();
+        let write = move |mut rest: &mut [f32]| {
             for (length, state) in states {
                 let (values, others) = std::mem::take(&mut rest).split_at_mut(length);
                 values.copy_from_slice(&state[..length]);
                 rest = others;
             }
-        }
+        };
+        (Box::new(write), self.held(stage))
     }
 
-    /// What writes the gradient and the state of a piece, and how long they are.
-    pub(super) fn writer_of_piece(&self, number: usize) -> (impl FnOnce(&mut [f32]) + Send + use<>, usize) {
+    /// What writes the gradient and the state of a piece.
+    pub(super) fn filling_of_piece(&self, number: usize) -> Filling {
         let Piece { range, state, .. } = &self.pieces[number];
         let stage = self.stages.iter().position(|stage| stage.contains(&range.start)).expect("stages are the model");
         let place = range.start - self.stages[stage].start..range.end - self.stages[stage].start;
@@ -128,7 +144,14 @@ impl Vectors {
             to_gradient.copy_from_slice(&gradient[place]);
             to_state.copy_from_slice(&state);
         };
-        (write, values)
+        (Box::new(write), values)
+    }
+
+    /// What writes the gradient of a tied table that the last stage has left, if there is one.
+    pub(super) fn filling_of_copied(&self) -> Option<Filling> {
+        let gradient = self.gradients.last().filter(|_| self.copied > 0)?.clone();
+        let own = self.stages.last().map_or(0, Range::len);
+        Some((Box::new(move |to: &mut [f32]| to.copy_from_slice(&gradient[own..])), self.copied))
     }
 
     pub(super) fn set_state(&mut self, number: usize, state: Vec<f32>) {
@@ -142,7 +165,8 @@ impl Vectors {
     }
 
     pub(super) fn gradient(&self) -> Vec<f32> {
-        self.gradients.iter().flat_map(|gradient| gradient.iter().copied()).collect()
+        let of_stages = self.gradients.iter().zip(&self.stages);
+        of_stages.flat_map(|(gradient, stage)| gradient[..stage.len()].iter().copied()).collect()
     }
 
     pub(super) fn parameters(&self) -> Vec<f32> {

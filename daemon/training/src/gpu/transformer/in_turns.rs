@@ -13,7 +13,7 @@ use crate::gpu::rows::RowSums;
 use crate::gpu::weights::{Gradient, Weights};
 use crate::gpu::{Accelerator, Kind, Span};
 use crate::model::transformer::operations::attention_of;
-use crate::model::transformer::{Network, Turn, Turns, stage_layout};
+use crate::model::transformer::{Network, Turn, Turns, held_layout};
 use crate::model::{Evaluation, StageSpec};
 use crate::replica::Transfer;
 
@@ -24,26 +24,31 @@ pub(crate) struct GpuTurns {
     turns: Turns<GpuMemory>,
     /// Of the largest batch so far.
     scratch: Option<Scratch>,
-    /// Stays empty: no head of these models is the embedding's table.
+    /// Of the microbatches so far, what the embedding adds to a tied table's gradient.
     embedded: RowSums,
 }
 
 impl GpuTurns {
-    /// Of these stages, which have one block at most.
+    /// Of these stages, which have one block at most; with adapters of this rank, or none.
     pub(crate) fn new(
         device: Arc<dyn Accelerator>,
         spec: &TransformerModel,
         stages: &[StageSpec],
-        kind: Kind,
+        (kind, rank): (Kind, usize),
     ) -> Result<GpuTurns> {
-        let network = |stage: &StageSpec| Network::new(spec, stage, &stage_layout(spec, stage));
+        let network = |stage: &StageSpec| Network::new(spec, stage, &held_layout(spec, stage));
         Ok(GpuTurns {
             networks: stages.iter().map(network).collect(),
-            model: GpuModel::new(device, spec, kind, 0)?,
+            model: GpuModel::new(device, spec, kind, rank)?,
             turns: Turns::new(spec.vocabulary as usize),
             scratch: None,
             embedded: RowSums::default(),
         })
+    }
+
+    /// Forgets what a batch that was given up has left of the embedding's gradient.
+    pub(crate) fn begin_embedding(&mut self) {
+        self.embedded.clear();
     }
 
     /// A batch in a stage, with the stream that it reads.

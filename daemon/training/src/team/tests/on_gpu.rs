@@ -6,7 +6,7 @@ use super::*;
 use crate::Precision;
 use crate::gpu::emulated::Emulated;
 use crate::gpu::tests::real;
-use crate::gpu::{Accelerator, Frozen, GpuReplica, Trained};
+use crate::gpu::{Accelerator, Base, Frozen, GpuReplica, Trained};
 use crate::model::lora::{initial_adapters, lora_layout};
 use crate::model::{Model as _, StageSpec, Transformer, transformer_of};
 
@@ -43,11 +43,11 @@ fn one_gpu(manifest: &RunManifest, device: Arc<dyn Accelerator>) -> Engine {
             let frozen = Frozen::new(&*device, model.layout(), &base, &manifest.lora, Precision::F32.into());
             let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
             let parameters = initial_adapters(&layout, manifest.run.seed);
-            (Trained { stage, layout, base: Some(frozen.expect("memory")) }, parameters)
+            (Trained { stage, layout, base: Base::Held(frozen.expect("memory")) }, parameters)
         }
         None => {
             let parameters = model.initial_parameters(manifest.run.seed);
-            (Trained { stage, layout: model.layout().clone(), base: None }, parameters)
+            (Trained { stage, layout: model.layout().clone(), base: Base::None }, parameters)
         }
     };
     let optimizer = manifest.optimizer.clone();
