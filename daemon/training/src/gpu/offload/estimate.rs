@@ -63,7 +63,9 @@ pub(crate) fn passing_values(
     // The buffers of both ends are there beside those of a block.
     let stage = StageSpec { layers: 0..1, embeds: true, predicts: true };
     let streams = STREAMS_UNDER_WAY * sequences * (spec.context * spec.width) as usize;
-    activation_values(spec, (&stage, 1), sequences, precision, (true, rank)) + streams
+    // The replica of adapters has angles of its own, which it does not use.
+    let angles = if rank > 0 { (spec.context * spec.resolved_head_width()) as usize } else { 0 };
+    activation_values(spec, (&stage, 1), sequences, precision, (true, rank)) + streams + angles
 }
 
 /// Bytes of a frozen base, read by products as `kind`, of which two stages are there at a time: of both, with the panel in which
