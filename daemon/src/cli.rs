@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::console::output;
+use crate::environment;
 pub use asking::{BlockOptions, FinishOptions, IdOptions, StatusOptions};
 pub use background::{LogsOptions, ServiceOptions, StopOptions};
 pub use bench::BenchOptions;
@@ -197,9 +198,10 @@ fn without_repetition(mut typed: Vec<OsString>) -> Vec<OsString> {
 
 /// What was typed. Ends the process where it cannot be understood (exit code 2), and after `--help` and `--version`.
 pub fn parse() -> Cli {
-    let typed = without_repetition(std::env::args_os().collect());
-    let typed = command().try_get_matches_from(typed).and_then(|matches| Cli::from_arg_matches(&matches));
-    typed.unwrap_or_else(|error| {
+    let typed: Vec<OsString> = without_repetition(std::env::args_os().collect());
+    let parsed = command().try_get_matches_from(&typed).and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.unwrap_or_else(|error| {
+        let error = environment::named_in(error, &typed, |variable| std::env::var_os(variable).is_some());
         // `--help` and `--version` go to standard output.
         if let Err(error) = error.print() {
             output::failed(&error);

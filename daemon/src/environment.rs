@@ -1,6 +1,9 @@
-//! Environment variables that look like options and are none: misspelt ones would be ignored without a word.
+//! Environment variables that look like options and are none: misspelt ones would be ignored without a word. And those that are
+//! some, where their values are wrong.
 
 use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue};
 
 use crate::console::note;
 use crate::process::background::IN_BACKGROUND;
@@ -17,6 +20,24 @@ pub fn tell_unknown_variables() {
         let hint = meant.map_or(String::new(), |meant| format!("\nhint: did you mean {meant}?"));
         note(&format!("warning: the environment variable {name} is ignored: no option has this name{hint}"));
     }
+}
+
+/// An error over the value of an option, which names its variable where the option was not typed.
+pub(crate) fn named_in(mut error: clap::Error, typed: &[OsString], is_set: impl Fn(&str) -> bool) -> clap::Error {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
+    let option = option.split([' ', '[', '=']).next().unwrap_or_default();
+    let is_it = |word: &OsString| {
+        let rest = word.to_str().and_then(|word| word.strip_prefix(option));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    let Some(name) = option.strip_prefix("--").filter(|_| !typed.iter().any(is_it)) else { return error };
+    let variable = format!("{PREFIX}{}", name.replace('-', "_").to_uppercase());
+    let mut known = Vec::new();
+    add_variables(&crate::cli::command(), &mut known);
+    if known.contains(&variable) && is_set(&variable) {
+        error.insert(ContextKind::InvalidArg, ContextValue::String(format!("{variable} in the environment")));
+    }
+    error
 }
 
 /// Each with the name that was probably meant.
@@ -43,6 +64,32 @@ fn add_variables(command: &clap::Command, names: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is said of a wrong value, with these variables set.
+    fn said(words: &[&str], set: &[&str]) -> String {
+        let mut command = crate::cli::command();
+        command = command.mut_subcommand("doctor", |doctor| {
+            // As if the environment had it.
+            let wrong = |option: clap::Arg| if set.is_empty() { option } else { option.default_value("x") };
+            doctor.mut_arg("upload-mbit", wrong)
+        });
+        let typed: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let error = command.try_get_matches_from(&typed).expect_err("a wrong value");
+        named_in(error, &typed, |variable| set.contains(&variable)).to_string()
+    }
+
+    #[test]
+    fn a_wrong_value_is_that_of_the_option_or_of_the_variable_that_has_it() {
+        let variable = said(&["murmur", "doctor"], &["MURMUR_UPLOAD_MBIT"]);
+        assert!(
+            variable.starts_with("error: invalid value 'x' for 'MURMUR_UPLOAD_MBIT in the environment'"),
+            "{variable}"
+        );
+        for words in [&["murmur", "doctor", "--upload-mbit=y"][..], &["murmur", "doctor", "--upload-mbit", "y"]] {
+            let option = said(words, &["MURMUR_UPLOAD_MBIT"]);
+            assert!(option.starts_with("error: invalid value 'y' for '--upload-mbit <MBIT>'"), "{option}");
+        }
+    }
 
     #[test]
     fn misspelt_variables_are_told_with_what_was_meant() {

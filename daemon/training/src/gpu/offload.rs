@@ -155,6 +155,10 @@ impl Weighted for Travelling {
         self.slots.begin_beside(stage, other, || self.vectors.filling(other))
     }
 
+    fn trains_embedding(&self) -> bool {
+        true
+    }
+
     fn begin_gradient(&mut self, stage: usize) -> Result<ToStage> {
         match (stage, self.vectors.filling_of_copied()) {
             (0, Some((write, values))) => {

@@ -28,7 +28,7 @@ impl OffloadEstimate {
         let batch = manifest.optimizer.batch_sequences as usize;
         let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda).min(batch);
         let resident = MemoryEstimate::of(manifest, options, Kernels::Cuda, 1);
-        let (of_gpu, largest, of_machine) = if manifest.lora.is_on() {
+        let (of_gpu, under_way, of_machine) = if manifest.lora.is_on() {
             of_adapters(manifest, options, at_once, &resident)
         } else {
             of_all(manifest, options, (batch, at_once), &resident)
@@ -37,8 +37,7 @@ impl OffloadEstimate {
         let streams = batch * spec.context as usize * spec.width as usize * (spec.layers as usize + 2);
         let of_machine = MemoryEstimate {
             activations: bytes(streams),
-            // Page-locked, and what has arrived and takes the place of what was there.
-            copies: resident.copies + (BUFFERS_UNDER_WAY as u64 + 1) * largest,
+            copies: resident.copies + under_way,
             process: resident.process,
             ..of_machine
         };
@@ -50,7 +49,7 @@ fn bytes(values: usize) -> u64 {
     VALUE * values as u64
 }
 
-/// Of a model whose parameters are all trained: what the GPU holds, the most that travels at once, and what the machine keeps.
+/// Of a model whose parameters are all trained: what the GPU holds, bytes in the machine's memory that travel, and what it keeps.
 fn of_all(
     manifest: &RunManifest,
     options: &TrainingOptions,
@@ -74,7 +73,9 @@ fn of_all(
         moments: resident.moments,
         ..MemoryEstimate::default()
     };
-    (of_gpu, bytes(gradients) / 2, of_machine)
+    // Page-locked, and what has arrived and takes the place of what was there.
+    let under_way = (BUFFERS_UNDER_WAY as u64 + 1) * bytes(gradients) / 2;
+    (of_gpu, under_way, of_machine)
 }
 
 /// The same of a frozen base with adapters, which the GPU holds.
@@ -96,14 +97,43 @@ fn of_adapters(
         ..*resident
     };
     let base = VALUE * stored_values(&layout, lora.base_bits);
-    (of_gpu, largest as u64, MemoryEstimate { parameters: base, ..MemoryEstimate::default() })
+    // Page-locked: one stage's weights at a time, of an end or a block, and streams, two at once.
+    let stream = bytes(at_once * spec.context as usize * spec.width as usize);
+    let under_way = 2 * largest as u64 + BUFFERS_UNDER_WAY as u64 * 2 * stream;
+    (of_gpu, under_way, MemoryEstimate { parameters: base, ..MemoryEstimate::default() })
 }
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::TransformerModel;
+    use murmur_protocol::manifest::{LoraSpec, TransformerModel};
 
     use super::*;
+    use crate::engine::Precision;
+
+    /// A base of 8 billion weights in 8 bits.
+    #[test]
+    fn beside_adapters_the_machine_holds_the_base_in_its_bits_and_the_gpu_two_layers() {
+        let model = TransformerModel {
+            layers: 32,
+            width: 4096,
+            heads: 32,
+            key_value_heads: 8,
+            feed_forward: 14_336,
+            context: 2048,
+            vocabulary: 128_256,
+            ..TransformerModel::default()
+        };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
+        manifest.lora = LoraSpec { rank: 16, base_bits: 8, ..LoraSpec::default() };
+        let options = TrainingOptions { precision: Precision::Bf16, ..TrainingOptions::default() };
+        let OffloadEstimate { of_gpu, of_machine } = OffloadEstimate::of(&manifest, &options);
+        let resident = MemoryEstimate::of(&manifest, &options, Kernels::Cuda, 1);
+        let base = of_machine.parameters as f64;
+        assert!((8.0e9..8.6e9).contains(&base), "{base}");
+        assert!(of_machine.copies < 3 << 30, "{of_machine}");
+        assert!(resident.on_device() - of_gpu.on_device() > 6_500_000_000, "{of_gpu} {resident}");
+        assert_eq!((of_gpu.moments, of_gpu.gradient), (resident.moments, resident.gradient));
+    }
 
     /// 1.3 billion parameters take 34 GB of a GPU that holds them all.
     #[test]

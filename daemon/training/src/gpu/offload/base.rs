@@ -141,6 +141,10 @@ impl Weighted for Beside<'_> {
         slots.begin_beside(stage, other, || stages[other].filling(weights))
     }
 
+    fn trains_embedding(&self) -> bool {
+        !self.base.stages[0].adapters.is_empty()
+    }
+
     fn begin_gradient(&mut self, stage: usize) -> Result<ToStage> {
         let values = self.gradient.part(self.base.stages[stage].adapters.clone());
         Ok(ToStage { values, is_of_adapters: true })

@@ -22,6 +22,9 @@ pub(super) trait Weighted {
     /// Begins to load the weights of another stage, see [`super::slots::Slots::begin_beside`].
     fn begin_beside(&mut self, stage: usize, other: usize) -> Result<()>;
 
+    /// Whether anything of the embedding is trained.
+    fn trains_embedding(&self) -> bool;
+
     /// Where the gradient of a stage is to be added.
     fn begin_gradient(&mut self, stage: usize) -> Result<ToStage>;
 
@@ -70,7 +73,8 @@ impl Passing {
             inputs.push(outputs);
         }
         let (mut to_outputs, mut loss_sum) = (None, 0.0);
-        for stage in (0..=self.head).rev() {
+        let last = usize::from(!weights.trains_embedding());
+        for stage in (last..=self.head).rev() {
             let input = inputs.pop();
             let (to_inputs, loss) =
                 self.back_through(weights, stage, &batches, (input, to_outputs.take()), (share, sums))?;
