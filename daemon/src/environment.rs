@@ -17,6 +17,11 @@ const OTHERS: [&str; 4] = ["MURMUR_TEST_", "MURMUR_BENCH_", "MURMUR_EMULATED", I
 /// Tells which variables are set that no option of any command reads.
 pub fn tell_unknown_variables() {
     for (name, meant) in unknown_among(std::env::vars_os().map(|(name, _)| name)) {
+        let option = format!("--{}", name[PREFIX.len()..].to_lowercase().replace('_', "-"));
+        if has_option(&crate::cli::command(), &option[2..]) {
+            note(&format!("warning: the environment variable {name} is ignored: {option} has to be typed"));
+            continue;
+        }
         let hint = meant.map_or(String::new(), |meant| format!("\nhint: did you mean {meant}?"));
         note(&format!("warning: the environment variable {name} is ignored: no option has this name{hint}"));
     }
@@ -52,6 +57,12 @@ fn unknown_among(set: impl Iterator<Item = OsString>) -> Vec<(String, Option<Str
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let unknown = set.into_iter().filter(|name| !known.contains(&name.as_str()));
     unknown.map(|name| (nearest(&name, &known).map(str::to_owned), name)).map(|(meant, name)| (name, meant)).collect()
+}
+
+/// Whether a command, or one below it, has an option of this name.
+fn has_option(command: &clap::Command, name: &str) -> bool {
+    command.get_arguments().any(|option| option.get_long() == Some(name))
+        || command.get_subcommands().any(|below| has_option(below, name))
 }
 
 /// The variables of a command's options and of those below it.

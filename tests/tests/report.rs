@@ -67,6 +67,30 @@ fn a_swarm_that_lost_a_member_is_reported_and_replayed() {
     wrong_input_ends_in_a_line(folder.path());
 }
 
+/// Its last samples are a second apart, and it takes less.
+#[test]
+fn a_run_of_a_few_steps_is_reported_with_its_last_loss() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    write_run(folder.path(), TINY_RUN);
+    let start =
+        ["start", "run.toml", "--steps", "3", "--exit", "--listen", "/ip4/127.0.0.1/tcp/0", "--data-dir", "short"];
+    let (code, said, errors) = outcome(folder.path(), &start);
+    assert_eq!(code, Some(0), "{said} {errors}");
+    let left = said.lines().chain(errors.lines()).find(|line| line.starts_with("left "));
+    let loss = left.and_then(|line| line.split(" \u{b7} loss ").nth(1)?.split(' ').next()).expect("a loss");
+    let (code, said, errors) = outcome(folder.path(), &["report", "short", "--output", "out.html"]);
+    assert!(code == Some(0) && said.contains(loss), "{loss}: {said} {errors}");
+    for (arguments, is_refused, told) in [
+        (&["lend", "--memory", "1GB", "--data-dir", "short"][..], true, "is the data directory of a daemon"),
+        (&["doctor", "--run", "run.toml", "--data-dir", "run.toml"], true, "run.toml is no folder"),
+        (&["eval", "short", "--base", "nowhere"], false, "the base nowhere is not needed"),
+    ] {
+        let (code, said, errors) = outcome(folder.path(), arguments);
+        assert_eq!(code != Some(0), is_refused, "{arguments:?}: {said} {errors}");
+        assert!(format!("{said}{errors}").contains(told), "{arguments:?}: {said} {errors}");
+    }
+}
+
 fn replays_and_finds_what_differs(folder: &Path, core: &Path) {
     let bytes = std::fs::read(core).expect("a recording");
     let (code, said, errors) = outcome(folder, &["replay", "--check", "core"]);

@@ -39,7 +39,7 @@ Examples:
   murmur start run.toml --data hf://datasets/roneneldan/TinyStories/data --base hf://HuggingFaceTB/SmolLM2-135M
   murmur start --tensorboard logs --mlflow http://127.0.0.1:5000
 
-Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
+Most options are environment variables as well: MURMUR_UPLOAD_MBIT=10.";
 
 pub(super) const JOIN: &str = "\
 Examples:
@@ -47,7 +47,7 @@ Examples:
   murmur join --bootstrap /ip4/192.0.2.7/tcp/4711 --upload-mbit 10
   murmur join murmur1H6vG… --until 06:00 --max-gigabytes 20
 
-Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
+Most options are environment variables as well: MURMUR_UPLOAD_MBIT=10.";
 
 pub(super) const LOCAL: &str = "\
 Examples:
@@ -77,7 +77,7 @@ Examples:
   murmur doctor
   murmur doctor murmur1H6vG… --upload-mbit 10
 
-Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
+Most options are environment variables as well: MURMUR_UPLOAD_MBIT=10.";
 
 pub(super) const BENCH: &str = "\
 Examples:
@@ -180,7 +180,7 @@ Examples:
 pub(super) const PREDICT: &str = "\
 Examples:
   murmur predict --data new.csv > predictions.csv
-  murmur predict hospital --data new.csv --format json";
+  murmur predict hospitals --data new.csv --format json";
 
 pub(super) const STATISTICS: &str = "\
 Examples:

@@ -42,13 +42,15 @@ pub struct LendOptions {
 
 /// Reads bytes as people write them: 6GB, 1.5 GB, 500MB.
 fn memory(text: &str) -> Result<u64, String> {
-    let rule = "a size such as 6GB or 500MB, at least 1MB";
+    let rule = "a size from 1MB to 1000TB, such as 6GB or 500MB";
     let trimmed = text.trim();
     let digits = trimmed.find(|character: char| !(character.is_ascii_digit() || character == '.'));
     let (number, unit) = trimmed.split_at(digits.unwrap_or(trimmed.len()));
     let scale = match unit.trim().to_ascii_lowercase().as_str() {
+        "tb" | "t" => 1e12,
         "gb" | "g" => 1e9,
         "mb" | "m" => 1e6,
+        "tib" => (1_u64 << 40) as f64,
         "gib" => f64::from(1 << 30),
         "mib" => f64::from(1 << 20),
         _ => return Err(format!("it takes {rule}")),

@@ -104,6 +104,7 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
     let path = checkpoint_path(options.checkpoint.as_deref())?;
     let checkpoint = find(&path)?;
     let manifest = &checkpoint.manifest;
+    tell_whether_needed(manifest, options.base.as_deref());
     let mut settings = NodeSettings::default();
     settings.data.files.clone_from(&options.data);
     settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
@@ -241,6 +242,7 @@ fn text_model<'a>(manifest: &'a RunManifest, refusal: &str, more: &str) -> Resul
 /// The checkpoint with its whole model, ready to write text.
 fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
     let checkpoint = find(path)?;
+    tell_whether_needed(&checkpoint.manifest, base);
     let spec = text_model(&checkpoint.manifest, "it writes no text", "")?;
     let (device, _) = DeviceChoice::Auto.open()?;
     let parameters = base_model::whole_model(&checkpoint, base)?;
@@ -248,12 +250,19 @@ fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, Languag
     Ok((checkpoint, model))
 }
 
+/// A base beside a checkpoint that has the whole model is not read.
+fn tell_whether_needed(manifest: &RunManifest, base: Option<&Path>) {
+    if let Some(base) = base.filter(|_| !manifest.lora.is_on()) {
+        note(&format!("warning: the checkpoint has the whole model: the base {} is not needed", base.display()));
+    }
+}
+
 /// The newest intact checkpoint of a data directory, or the one at the path itself.
 pub(super) fn find(path: &Path) -> Result<Checkpoint, Failure> {
     if !path.is_dir() {
         let what = if path.exists() { "is no folder" } else { "does not exist" };
         return Err(Failure::new(ExitCode::Files, format!("{} {what}", path.display()))
-            .hint("give a daemon's data directory; `murmur start` and `murmur local` print theirs"));
+            .hint("give a daemon's data directory, or the name of a run that `murmur list` shows"));
     }
     if path.join("checkpoint.json").exists() {
         memory_check::check_checkpoint(path)?;

@@ -194,8 +194,10 @@ pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)
             let daemons = run.daemons();
             if daemons.is_empty() {
                 let message = format!("no daemon runs in {}", run.directory.display());
-                return Err(Failure::new(ExitCode::Network, message)
-                    .hint(format!("start it: murmur start --data-dir {}", quoted(&run.nodes[0]))));
+                return Err(Failure::new(ExitCode::Network, message).hint(format!(
+                    "`murmur list` shows what runs; to start this one: murmur start --data-dir {}",
+                    quoted(&run.nodes[0])
+                )));
             }
             daemons
         }

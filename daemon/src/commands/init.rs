@@ -14,7 +14,7 @@ pub(super) fn run(options: &InitOptions) -> anyhow::Result<()> {
     let directory = &options.directory;
     let unwritable = |path: &std::path::Path, error: std::io::Error| {
         Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display()))
-            .hint("choose another folder, which this user may write to")
+            .hint("give a folder that this user may write to")
     };
     std::fs::create_dir_all(directory).map_err(|error| unwritable(directory, error))?;
     if let Some((name, _)) = FILES.iter().find(|(name, _)| directory.join(name).exists() && !options.force) {

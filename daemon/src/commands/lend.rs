@@ -45,6 +45,13 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
     let NodeSettings { training: settings, limits, .. } = options.settings.settings();
     let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.threads).build_global();
     let root = options.data_dir.clone().unwrap_or_else(|| DataDirectory::default_base().join(LENDING));
+    if root.join("run.toml").is_file() {
+        let message =
+            format!("{} is the data directory of a daemon, whose secret a helper's line would tell", root.display());
+        return Err(Failure::new(ExitCode::Settings, message)
+            .hint("name another folder with --data-dir, or leave it out: a helper has one of its own")
+            .into());
+    }
     let directory = DataDirectory::open(&root)?;
     let identity = node::identity(&directory)?;
     let secret = secret_at(&directory.secret_path(), |secret| directory.keep_secret(secret))?;

@@ -11,7 +11,7 @@ use crate::console::note;
 use crate::engine::Noticed;
 use crate::observe::record::{EndFacts, RunFacts};
 use crate::observe::report::NodeReport;
-use crate::observe::source::observe;
+use crate::observe::source::{observe, sample};
 use crate::observe::traffic::{self, Traffic};
 use crate::observe::{Body, Hub, Journal};
 use crate::settings::NodeSettings;
@@ -121,9 +121,10 @@ impl Observing {
         self.hub.clone()
     }
 
-    /// The last record, and what is left for those who write and send.
-    pub(super) async fn end(self, end: EndFacts) {
+    /// The last records, of how it stands at the end too, and what is left for those who write and send.
+    pub(super) async fn end(self, last: &NodeReport, root: &Path, end: EndFacts) {
         self.source.abort();
+        self.hub.tell(Body::Sample(Box::new(sample(last, root))));
         self.keeping.abort();
         write_traffic(&self.hub, &self.traffic_path);
         self.hub.tell(Body::End(end));

@@ -139,7 +139,10 @@ impl Running {
             run: plan.manifest.run_id().to_string(),
             run_name: plan.manifest.run.name.clone(),
             device: model.device.clone(),
-            data_directory: plan.directory.root().display().to_string(),
+            data_directory: std::path::absolute(plan.directory.root())
+                .unwrap_or_else(|_| plan.directory.root().to_owned())
+                .display()
+                .to_string(),
             name: plan.settings.network.name.trim().to_owned(),
             stay: StayFacts::of(&plan.settings.stay),
             own_steps: [own_steps, private_end].into_iter().flatten().min(),
@@ -288,7 +291,8 @@ impl Running {
         let hurry = self.hurry.filter(|_| *stop.borrow());
         let result = finish(stopped, &reporter, hurry, &console, (next, &checkpoints)).await;
         let _ = tokio::task::spawn_blocking(move || drop(helpers)).await;
-        observing.end(reporter.outcome(&known_end)).await;
+        let last = reporter.report(&reporter.pictures.borrow());
+        observing.end(&last, directory.root(), reporter.outcome(&known_end)).await;
         self.beside_end.iter().for_each(AbortHandle::abort);
         drop(self.announcement);
         result?;

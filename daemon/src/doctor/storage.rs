@@ -15,6 +15,10 @@ const CHECKPOINT_BYTES_PER_PARAMETER: u64 = 5 * 4;
 
 /// Checks the folder that `directory` is or will be in; `checkpoints` of a model of so many parameters are kept.
 pub fn check_storage(directory: &Path, parameters: usize, checkpoints: usize) -> Finding {
+    if directory.exists() && !directory.is_dir() {
+        let text = format!("{} is no folder", directory.display());
+        return Finding::problem("disk", text, "choose another one with --data-dir");
+    }
     let Some(place) = existing(directory) else {
         let text = format!("{} cannot be reached", directory.display());
         return Finding::problem("disk", text, "choose another folder with --data-dir");

@@ -138,7 +138,7 @@ fn failure_word(failure: ExchangeFailure) -> &'static str {
 }
 
 /// A report with what the system says, as it is recorded.
-fn sample(report: &NodeReport, root: &Path) -> Sample {
+pub(crate) fn sample(report: &NodeReport, root: &Path) -> Sample {
     let finite = |value: f64| if value.is_finite() { value } else { 0.0 };
     let known = |value: Option<f64>| value.filter(|value| value.is_finite());
     // While it trains alone nobody knows how far others are.

@@ -216,8 +216,16 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
     let fits_here = team::fits_here(manifest, &own.options, with, &place);
     let (wire, threads, _) = with;
     let (console, (events_to, events)) = (*console, mpsc::channel(EVENTS_MAX));
+    let mut there = BTreeSet::new();
     let on_notice = move |notice: &TeamNotice| {
-        if let Some(text) = words::of_captain(notice, fits_here) {
+        match notice {
+            TeamNotice::HelperOffered { helper } => drop(there.insert(*helper)),
+            TeamNotice::HelperLost { helper, .. } | TeamNotice::HelperDismissed { helper, .. } => {
+                there.remove(helper);
+            }
+            _ => {}
+        }
+        if let Some(text) = words::of_captain(notice, fits_here, there.len()) {
             // Where the journal does not keep up, it misses one.
             let _ = events_to.try_send(format!("team: {text}"));
             match console {

@@ -25,8 +25,8 @@ pub(crate) fn described(cut: &Cut) -> String {
     format!("layers {}", stages.collect::<Vec<_>>().join(", "))
 }
 
-/// What a captain's owner is told; none of what is of no use to it.
-pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool) -> Option<String> {
+/// What a captain's owner, who has so many helpers now, is told; none of what is of no use to it.
+pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool, helpers: usize) -> Option<String> {
     Some(match notice {
         TeamNotice::HelperOffered { helper } => format!("helper {} is there", short(*helper)),
         TeamNotice::HelperLost { helper, reason } => format!("helper {} {}", short(*helper), lost(*reason)),
@@ -37,7 +37,8 @@ pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool) -> Option<String>
             format!("helper {} cannot take its part: {reason}", short(*helper))
         }
         TeamNotice::CutTaken { cut, .. } if cut.of_helpers().next().is_none() => {
-            format!("{}: the model fits here, and helpers would only slow it down", described(cut))
+            let why = if helpers == 0 { "no helper is there" } else { "helpers would only slow it down" };
+            format!("{}: the model fits here, and {why}", described(cut))
         }
         TeamNotice::CutTaken { cut, .. } => {
             let why = if fits_here { "faster than here alone" } else { "the model does not fit here" };
@@ -101,7 +102,7 @@ mod tests {
         };
         let stages = vec![stage(None, 0, 0), stage(Some(helper), 0, 8), stage(None, 8, 12)];
         let notice = TeamNotice::CutTaken { epoch: 1, cut: Cut { stages, tokens_per_second: 120.4 } };
-        let told = of_captain(&notice, false).expect("told");
+        let told = of_captain(&notice, false, 1).expect("told");
         let name = short(helper);
         assert_eq!(
             told,
@@ -109,6 +110,8 @@ mod tests {
         );
         let cut = Cut { stages: vec![stage(None, 0, 12)], tokens_per_second: 3.0 };
         let alone = TeamNotice::CutTaken { epoch: 1, cut };
-        assert!(of_captain(&alone, true).is_some_and(|told| told.starts_with("layers 0-11 here: the model fits here")));
+        let why = |helpers| of_captain(&alone, true, helpers).expect("told");
+        assert_eq!(why(0), "layers 0-11 here: the model fits here, and no helper is there");
+        assert_eq!(why(2), "layers 0-11 here: the model fits here, and helpers would only slow it down");
     }
 }

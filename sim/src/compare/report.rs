@@ -104,10 +104,16 @@ impl Figures {
             self.target,
             seconds(time(first))
         );
-        if let [_, second, ..] = reached[..] {
+        // A loss that was there at once says nothing of speed.
+        let is_timed = time(first) > 0.0;
+        if let [_, second, ..] = reached[..]
+            && is_timed
+        {
             let _ = write!(text, "; {} took {:.2} times as long", second.method.name, time(second) / time(first));
         }
-        if let [_, _, .., last] = reached[..] {
+        if let [_, _, .., last] = reached[..]
+            && is_timed
+        {
             let (_, waiting, _) = last.shares;
             let _ = write!(
                 text,
@@ -138,6 +144,7 @@ impl Figures {
         let first = self.rows.first().and_then(|row| row.target);
         for row in &self.rows {
             let ratio = row.target.zip(first).map(|(own, first)| own.seconds / first.seconds);
+            let ratio = ratio.filter(|ratio| ratio.is_finite());
             table.row(vec![
                 row.method.name.to_owned(),
                 format!("{:.3}{}", row.loss.0, if row.is_complete { "" } else { " (unfinished)" }),

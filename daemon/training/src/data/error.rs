@@ -15,7 +15,7 @@ pub enum CorpusError {
     #[error("this run trains on the built-in stories (data.source = \"grammar\"), but data files were given")]
     FilesUnused,
     /// A file could not be read.
-    #[error("data file {path}: {source}")]
+    #[error("cannot read {path}: {source}")]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -124,7 +124,10 @@ pub(super) fn write_weights(
     });
     // The transformers library refuses files that do not say which framework they are for.
     let about = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
+    // The library writes a file that only its owner may read.
+    let usual = std::fs::File::create(path).and_then(|file| file.metadata()).map_err(io)?.permissions();
     safetensors::serialize_to_file(tensors, Some(about), path).map_err(|error| io(std::io::Error::other(error)))?;
+    std::fs::set_permissions(path, usual).map_err(io)?;
     std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(io)
 }
 

@@ -257,7 +257,9 @@ impl TableError {
                 "give data with all classes, or statistics of other members with --statistics; a number is predicted with \
                  table.task = \"regression\""
             }
-            TableError::NoInputs { .. } => "name fewer columns in table.ignore, or some in table.numbers",
+            TableError::NoInputs { .. } => {
+                "name fewer columns in table.ignore, or some in table.numbers or table.categories, which private statistics need"
+            }
             TableError::NoRun(_) | TableError::TooManyColumns { .. } | TableError::TooLarge { .. } => {
                 "name columns that are not needed in table.ignore, or group categories"
             }

@@ -199,6 +199,10 @@ fn what_is_wrong_is_one_line_with_file_row_and_column() {
     );
     assert!(told("60,no", "60,").ends_with("row 1 (line 2), column \"ill\": the target is missing"));
     assert!(told("60,no", "60").ends_with("row 1 (line 2): it has 4 values, and the header 5 columns"));
+    // Lines that end with two characters are counted as people count them.
+    let two = |from: &str, to: &str| wrong(&PATIENTS.replace(from, to).replace('\n', "\r\n"));
+    assert!(two(",80.5,", ",heavy,").ends_with("row 3 (line 4), column \"weight\": \"heavy\" is not a number"));
+    assert!(two("60,no", "60").ends_with("row 1 (line 2): it has 4 values, and the header 5 columns"));
     let columns = "\"id\", \"age\", \"gender\", \"weight\", \"ill\"";
     assert!(told("sex", "gender").ends_with(&format!("bad.csv has no column \"sex\"; its columns: {columns}")));
     assert!(told("id,age", "age,age").ends_with("bad.csv has two columns \"age\""));
