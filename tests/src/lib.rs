@@ -83,7 +83,7 @@ pub fn is_nightly() -> bool {
 /// A program under test with the settings of the developer's own environment taken away. Only `MURMUR_LOG` stays: what
 /// daemons write with it is shown when a test waits in vain.
 pub fn murmur(program: &str) -> Command {
-    let mut command = Command::new(if ignores_interrupts() { "env" } else { program });
+    let mut command = Command::new(if ignores_interrupts() { "/usr/bin/env" } else { program });
     if ignores_interrupts() {
         command.args(["--default-signal=INT", program]);
     }
