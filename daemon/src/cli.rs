@@ -201,7 +201,7 @@ pub fn parse() -> Cli {
     let typed: Vec<OsString> = without_repetition(std::env::args_os().collect());
     let parsed = command().try_get_matches_from(&typed).and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.unwrap_or_else(|error| {
-        let error = environment::named_in(error, &typed, |variable| std::env::var_os(variable).is_some());
+        let error = environment::named_in(&command(), error, &typed, |variable| std::env::var_os(variable).is_some());
         // `--help` and `--version` go to standard output.
         if let Err(error) = error.print() {
             output::failed(&error);

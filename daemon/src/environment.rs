@@ -14,11 +14,11 @@ const PREFIX: &str = "MURMUR_";
 /// For tests and scripts.
 const OTHERS: [&str; 4] = ["MURMUR_TEST_", "MURMUR_BENCH_", "MURMUR_EMULATED", IN_BACKGROUND];
 
-/// Tells which variables are set that no option of any command reads.
-pub fn tell_unknown_variables() {
-    for (name, meant) in unknown_among(std::env::vars_os().map(|(name, _)| name)) {
+/// Tells which variables are set that no option of any command below this one reads.
+pub fn tell_unknown_variables(command: &clap::Command) {
+    for (name, meant) in unknown_among(command, std::env::vars_os().map(|(name, _)| name)) {
         let option = format!("--{}", name[PREFIX.len()..].to_lowercase().replace('_', "-"));
-        if has_option(&crate::cli::command(), &option[2..]) {
+        if has_option(command, &option[2..]) {
             note(&format!("warning: the environment variable {name} is ignored: {option} has to be typed"));
             continue;
         }
@@ -28,32 +28,54 @@ pub fn tell_unknown_variables() {
 }
 
 /// An error over the value of an option, which names its variable where the option was not typed.
-pub(crate) fn named_in(mut error: clap::Error, typed: &[OsString], is_set: impl Fn(&str) -> bool) -> clap::Error {
+pub(crate) fn named_in(
+    command: &clap::Command,
+    mut error: clap::Error,
+    typed: &[OsString],
+    is_set: impl Fn(&str) -> bool,
+) -> clap::Error {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
     let option = option.split([' ', '[', '=']).next().unwrap_or_default();
-    let is_it = |word: &OsString| {
-        let rest = word.to_str().and_then(|word| word.strip_prefix(option));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-    };
-    let Some(name) = option.strip_prefix("--").filter(|_| !typed.iter().any(is_it)) else { return error };
-    let variable = format!("{PREFIX}{}", name.replace('-', "_").to_uppercase());
-    let mut known = Vec::new();
-    add_variables(&crate::cli::command(), &mut known);
-    if known.contains(&variable) && is_set(&variable) {
-        error.insert(ContextKind::InvalidArg, ContextValue::String(format!("{variable} in the environment")));
+    if let Some(variable) = option.strip_prefix("--").and_then(|name| variable_behind(command, name, typed, is_set)) {
+        error.insert(ContextKind::InvalidArg, ContextValue::String(variable));
     }
     error
 }
 
+/// Where the value of an option of this process comes from: the option, or its variable.
+pub(crate) fn origin(command: &clap::Command, option: &str) -> String {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let variable = variable_behind(command, option, &typed, |variable| std::env::var_os(variable).is_some());
+    variable.unwrap_or_else(|| format!("--{option}"))
+}
+
+/// The variable of an option that was not typed, where it is set.
+fn variable_behind(
+    command: &clap::Command,
+    option: &str,
+    typed: &[OsString],
+    is_set: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let is_it = |word: &OsString| {
+        let rest = word.to_str().and_then(|word| word.strip_prefix("--")?.strip_prefix(option));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    let variable = format!("{PREFIX}{}", option.replace('-', "_").to_uppercase());
+    let mut known = Vec::new();
+    add_variables(command, &mut known);
+    let is_variable = !typed.iter().any(is_it) && known.contains(&variable) && is_set(&variable);
+    is_variable.then(|| format!("{variable} in the environment"))
+}
+
 /// Each with the name that was probably meant.
-fn unknown_among(set: impl Iterator<Item = OsString>) -> Vec<(String, Option<String>)> {
+fn unknown_among(command: &clap::Command, set: impl Iterator<Item = OsString>) -> Vec<(String, Option<String>)> {
     let set = set.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with(PREFIX));
     let set: Vec<String> = set.filter(|name| !OTHERS.iter().any(|other| name.starts_with(other))).collect();
     if set.is_empty() {
         return Vec::new();
     }
     let mut known = Vec::new();
-    add_variables(&crate::cli::command(), &mut known);
+    add_variables(command, &mut known);
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let unknown = set.into_iter().filter(|name| !known.contains(&name.as_str()));
     unknown.map(|name| (nearest(&name, &known).map(str::to_owned), name)).map(|(meant, name)| (name, meant)).collect()
@@ -85,8 +107,8 @@ mod tests {
             doctor.mut_arg("upload-mbit", wrong)
         });
         let typed: Vec<OsString> = words.iter().map(OsString::from).collect();
-        let error = command.try_get_matches_from(&typed).expect_err("a wrong value");
-        named_in(error, &typed, |variable| set.contains(&variable)).to_string()
+        let error = command.clone().try_get_matches_from(&typed).expect_err("a wrong value");
+        named_in(&command, error, &typed, |variable| set.contains(&variable)).to_string()
     }
 
     #[test]
@@ -106,6 +128,9 @@ mod tests {
     fn misspelt_variables_are_told_with_what_was_meant() {
         let set = ["MURMUR_UPLAOD_MBIT", "MURMUR_UPLOAD_MBIT", "MURMUR_LOG", "MURMUR_TEST_PYTHON", "PATH"];
         let meant = Some("MURMUR_UPLOAD_MBIT".to_owned());
-        assert_eq!(unknown_among(set.into_iter().map(OsString::from)), [("MURMUR_UPLAOD_MBIT".to_owned(), meant)]);
+        assert_eq!(
+            unknown_among(&crate::cli::command(), set.into_iter().map(OsString::from)),
+            [("MURMUR_UPLAOD_MBIT".to_owned(), meant)]
+        );
     }
 }

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     let cli = murmur::cli::parse();
     let log = tracing_subscriber::fmt().with_env_filter(filter(&cli.log)).with_ansi(has_colours());
     log.with_writer(LogLine::default).init();
-    murmur::environment::tell_unknown_variables();
+    murmur::environment::tell_unknown_variables(&murmur::cli::command());
     match murmur::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(murmur::failure::report(&error)),

@@ -6,9 +6,10 @@ use murmur_network::{IdentityError, Keypair, parse_address};
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
 
 use super::membership;
-use crate::cli::{MachineOptions, NodeOptions};
+use crate::cli::{self, MachineOptions, NodeOptions};
 use crate::console::Console;
 use crate::daemon::{Entry, Plan};
+use crate::environment;
 use crate::failure::{ExitCode, Failure};
 use crate::process::memory;
 use crate::remote::{self, Allowance};
@@ -42,7 +43,7 @@ fn from_file(options: &MachineOptions) -> Result<NodeSettings, Failure> {
 fn settled(settings: NodeSettings) -> Result<NodeSettings, Failure> {
     // The file's own values have been checked with it, so a wrong one comes from an option.
     settings.validate().map_err(|OutOfRange { key, option, value, takes }| {
-        let option = option.map_or(key.to_owned(), |option| format!("--{option}"));
+        let option = option.map_or(key.to_owned(), |option| environment::origin(&cli::command(), option));
         Failure::new(ExitCode::Settings, format!("{key} = {value} {}", fault(&value)))
             .hint(format!("{option} takes {takes}"))
     })?;
