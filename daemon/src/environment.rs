@@ -17,9 +17,9 @@ const OTHERS: [&str; 4] = ["MURMUR_TEST_", "MURMUR_BENCH_", "MURMUR_EMULATED", I
 /// Tells which variables are set that no option of any command below this one reads.
 pub fn tell_unknown_variables(command: &clap::Command) {
     for (name, meant) in unknown_among(command, std::env::vars_os().map(|(name, _)| name)) {
-        let option = format!("--{}", name[PREFIX.len()..].to_lowercase().replace('_', "-"));
-        if has_option(command, &option[2..]) {
-            note(&format!("warning: the environment variable {name} is ignored: {option} has to be typed"));
+        let option = name[PREFIX.len()..].to_lowercase().replace('_', "-");
+        if has_option(command, &option) {
+            note(&format!("warning: the environment variable {name} is ignored: --{option} has to be typed"));
             continue;
         }
         let hint = meant.map_or(String::new(), |meant| format!("\nhint: did you mean {meant}?"));

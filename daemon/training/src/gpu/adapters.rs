@@ -9,7 +9,7 @@ use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::LoraSpec;
 
 use super::coded::{Coded, panel_values};
-use super::packed::{Packed, blocks, matrices};
+use super::packed::{Packed, blocks, is_coded, matrices};
 use super::{Accelerator, Kind, Matrix, Memory, Span};
 use crate::model::lora::{AdapterPlaces, adapter_places};
 use crate::ops::base_weights::{BLOCK, BaseWeights};
@@ -29,10 +29,6 @@ pub(super) enum Held {
     /// All weights, flat in the order of the base's layout.
     Flat(Span),
     Coded(Coded),
-}
-
-fn is_coded(spec: &LoraSpec) -> bool {
-    spec.base_bits == 8
 }
 
 /// Values of the panel in which a base is decoded.

@@ -162,10 +162,6 @@ impl Weighted for Travelling {
     fn begin_gradient(&mut self, stage: usize) -> Result<ToStage> {
         match (stage, self.vectors.filling_of_copied()) {
             (0, Some((write, values))) => {
-                let write = Box::new(move |to: &mut [f32]| {
-                    write(to);
-                    Vec::new()
-                });
                 self.device.begin_upload(write, values, self.gradient.clone())?.wait()?;
             }
             _ => self.device.clear(self.gradient.span())?,

@@ -45,6 +45,11 @@ enum Form {
     Scales,
 }
 
+/// Whether matrices of a base are in 8 bits.
+pub(super) fn is_coded(spec: &LoraSpec) -> bool {
+    spec.base_bits == 8
+}
+
 /// Whether a tensor is read in 32 bits, not by products: a vector, and the table of the embedding where it is not coded.
 fn is_read_exactly(tensor: &TensorSpec, is_coded: bool) -> bool {
     tensor.shape.len() < 2 || (tensor.name == "model.embed_tokens.weight" && !is_coded)
@@ -62,7 +67,7 @@ pub(super) fn matrices(base: &ModelLayout) -> impl Iterator<Item = &TensorSpec> 
 impl Packed {
     /// A base of this layout in the bits of `spec`, which products read as `kind`.
     pub(super) fn new(base: &ModelLayout, kind: Kind, spec: &LoraSpec) -> Packed {
-        let is_coded = spec.base_bits == 8;
+        let is_coded = is_coded(spec);
         let mut packed = Packed { parts: Vec::new(), for_products: 0, scales: None, bytes: 0 };
         if is_coded || kind != Kind::F32 {
             for tensor in base.tensors().iter().filter(|tensor| is_read_exactly(tensor, is_coded)) {

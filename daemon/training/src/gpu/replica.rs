@@ -46,6 +46,15 @@ impl Base {
     fn is_there(&self) -> bool {
         !matches!(self, Base::None)
     }
+
+    /// Of the adapters beside it.
+    fn rank(&self) -> usize {
+        match self {
+            Base::None => 0,
+            Base::Held(base) => base.rank(),
+            Base::InTurns(base) => base.rank(),
+        }
+    }
 }
 
 impl Trained {
@@ -96,11 +105,7 @@ impl GpuReplica {
         let vector = |length| device.allocate(Kind::F32, length);
         let Trained { stage, layout, base } = trained;
         let optimizer = Optimizer::new(&optimizer, &layout);
-        let rank = match &base {
-            Base::None => 0,
-            Base::Held(base) => base.rank(),
-            Base::InTurns(base) => base.rank(),
-        };
+        let rank = base.rank();
         let held = if base.is_there() { parameters.len() } else { held_layout(spec, &stage).parameters() };
         let mut replica = GpuReplica {
             model: GpuTransformer::new(device.clone(), spec, &stage, (kind, options.recompute, rank))?,

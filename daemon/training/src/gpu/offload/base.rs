@@ -8,7 +8,7 @@ use candle_core::Result;
 use murmur_protocol::manifest::{LoraSpec, TransformerModel};
 
 use super::passing::{Passing, ToStage, Weighted};
-use super::slots::{Filling, Slots, slot_of, slot_values};
+use super::slots::{Filling, Slots, filling, slot_of, slot_values};
 use super::stages_of;
 use crate::data::Batch;
 use crate::gpu::adapters::panel_of;
@@ -46,8 +46,7 @@ impl Stage {
     fn filling(&self, weights: &Arc<BaseWeights>) -> Filling {
         let (weights, packed, own) = (weights.clone(), self.packed.clone(), self.own.clone());
         let position = move |start: usize| if start < own.len() { own.start + start } else { start - own.len() };
-        let words = packed.words();
-        (Box::new(move |to: &mut [f32]| packed.fill(&weights, position, to)), words)
+        filling(packed.words(), move |to| packed.fill(&weights, position, to))
     }
 }
 

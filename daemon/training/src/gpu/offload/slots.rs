@@ -5,11 +5,20 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::Result;
 
-use crate::gpu::{Accelerator, Memory};
+use crate::gpu::{Accelerator, Memory, Write};
 use crate::replica::Transfer;
 
-/// What fills so many values of page-locked memory.
-pub(super) type Filling = (Box<dyn FnOnce(&mut [f32]) + Send>, usize);
+/// What is to be uploaded, and how many values that are.
+pub(super) type Filling = (Write, usize);
+
+/// Of values that nobody wants again.
+pub(super) fn filling(values: usize, write: impl FnOnce(&mut [f32]) + Send + 'static) -> Filling {
+    let write = move |place: &mut [f32]| {
+        write(place);
+        Vec::new()
+    };
+    (Box::new(write), values)
+}
 
 /// The slot of one of so many stages. Both ends have the same, since they may be much larger than a block; blocks take turns.
 pub(super) fn slot_of(stage: usize, stages: usize) -> usize {
@@ -121,10 +130,6 @@ impl Slots {
         }
         slot.holds = None;
         let (write, values) = filling();
-        let write = Box::new(move |place: &mut [f32]| {
-            write(place);
-            Vec::new()
-        });
         let transfer = Mutex::new(self.device.begin_upload(write, values, slot.memory.clone())?);
         slot.coming = Some(Coming { content, transfer });
         Ok(())

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::slots::Filling;
+use super::slots::{Filling, filling};
 use crate::optimizer::{Moments, Optimizer, Rule};
 
 /// Values of a piece, unless it is a matrix that Muon steps: 64 MiB of each vector (a guess).
@@ -122,14 +122,13 @@ impl Vectors {
         let pieces = |place: Range<usize>| self.pieces.iter().filter(move |piece| place.contains(&piece.range.start));
         let states: Vec<_> =
             pieces(own).chain(pieces(0..copied)).map(|piece| (piece.range.len(), piece.state.clone())).collect();
-        let write = move |mut rest: &mut [f32]| {
+        filling(self.held(stage), move |mut rest| {
             for (length, state) in states {
                 let (values, others) = std::mem::take(&mut rest).split_at_mut(length);
                 values.copy_from_slice(&state[..length]);
                 rest = others;
             }
-        };
-        (Box::new(write), self.held(stage))
+        })
     }
 
     /// What writes the gradient and the state of a piece.
@@ -138,20 +137,18 @@ impl Vectors {
         let stage = self.stages.iter().position(|stage| stage.contains(&range.start)).expect("stages are the model");
         let place = range.start - self.stages[stage].start..range.end - self.stages[stage].start;
         let (gradient, state) = (self.gradients[stage].clone(), state.clone());
-        let values = range.len() + state.len();
-        let write = move |to: &mut [f32]| {
+        filling(range.len() + state.len(), move |to| {
             let (to_gradient, to_state) = to.split_at_mut(place.len());
             to_gradient.copy_from_slice(&gradient[place]);
             to_state.copy_from_slice(&state);
-        };
-        (Box::new(write), values)
+        })
     }
 
     /// What writes the gradient of a tied table that the last stage has left, if there is one.
     pub(super) fn filling_of_copied(&self) -> Option<Filling> {
         let gradient = self.gradients.last().filter(|_| self.copied > 0)?.clone();
         let own = self.stages.last().map_or(0, Range::len);
-        Some((Box::new(move |to: &mut [f32]| to.copy_from_slice(&gradient[own..])), self.copied))
+        Some(filling(self.copied, move |to| to.copy_from_slice(&gradient[own..])))
     }
 
     pub(super) fn set_state(&mut self, number: usize, state: Vec<f32>) {
