@@ -31,6 +31,11 @@ pub const PROPOSAL_REPEAT_PERIOD: Duration = Duration::from_millis(300);
 /// Repeats that go unanswered come half as often, this many times: a proposal is small, so once in 1.2 s does no harm.
 pub const PROPOSAL_DOUBLINGS_MAX: u32 = 2;
 
+/// Who has not answered after so many repeats is not waited for any longer: three seconds on a quick link, and where a third
+/// of the messages are lost, one partner in thirty that is there. While a part of the swarm is out of reach, two that still
+/// reach each other would otherwise both wait for those who are not there.
+pub const PROPOSAL_REPEATS_MAX: u32 = 5;
+
 /// The least wait before a proposal is repeated (TCP's on Linux is 200 ms). With a third of the messages lost, repeats
 /// after half a second cost a third of the exchanges.
 pub const PROPOSAL_REPEAT_PERIOD_MIN: Duration = Duration::from_millis(150);

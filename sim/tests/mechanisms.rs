@@ -122,6 +122,30 @@ fn parts_that_meet_when_learning_is_over_soon_become_one() {
     }
 }
 
+/// Half of a swarm of four is out of reach of the other half, and nobody is told: connections last. Two that still reach each
+/// other ask those who do not answer as well; as long as both wait for these, nobody averages. In twenty seconds the one with
+/// the fewest exchanges has 11 of them on average over the seeds, and 8 at least; if each waited as long for an answer as for an
+/// exchange, it would have 5.6 on average, and in one of the fifty swarms none.
+#[test]
+fn two_that_are_left_average_on_while_the_others_do_not_answer() {
+    let fewest = |seed: u64| {
+        let (began, ends) = (seconds(30), seconds(50));
+        let mut scenario = Scenario::calm(4);
+        scenario.nodes.iter_mut().for_each(|plan| plan.step_time = Duration::from_millis(300));
+        scenario.network.detection = (seconds(15), seconds(25));
+        let scenario = scenario.at(began, Incident::Split(vec![2, 3]));
+        let mut swarm = Swarm::new(scenario, seed);
+        let mut completed = |until: Duration| {
+            swarm.run_until(until);
+            [0, 1, 2, 3].map(|host| swarm.status(host).expect("it runs").exchanges.completed())
+        };
+        let (before, after) = (completed(began), completed(ends));
+        before.iter().zip(after).map(|(before, after)| after - before).min().expect("four nodes")
+    };
+    let fewest: Vec<u64> = (0..50).map(fewest).collect();
+    assert!(fewest.iter().all(|exchanges| *exchanges >= 6), "{fewest:?}");
+}
+
 /// A machine trains for a hundred seconds between two exchanges, and is then told that it is taken away. Its line takes some ten
 /// seconds for its codes: longer than leaving does where the owner gives no time.
 #[test]

@@ -3,6 +3,7 @@
 use crate::Payload;
 use crate::effect::TransferId;
 use crate::message::TransferHeader;
+use crate::numerics::Reference;
 use crate::outbox::Outbox;
 use crate::peer::PeerId;
 
@@ -60,5 +61,27 @@ impl Outbound {
         if self.delivery == Delivery::OnItsWay(ended) {
             self.delivery = if finished { Delivery::Arrived } else { Delivery::BrokenOff };
         }
+    }
+}
+
+/// What both sides of an exchange have sent.
+#[derive(Debug)]
+pub(super) struct Correspondence {
+    /// On a link: what the codes refer to.
+    pub(super) reference: Option<Reference>,
+    pub(super) scales: Outbound,
+    pub(super) codes: Outbound,
+    pub(super) reply: Option<Payload>,
+    pub(super) digest: Option<u64>,
+}
+
+impl Correspondence {
+    pub(super) fn is_on_its_way(&self) -> bool {
+        self.scales.is_on_its_way() || self.codes.is_on_its_way()
+    }
+
+    /// What the partner needs of us.
+    pub(super) fn sent_mut(&mut self) -> [&mut Outbound; 2] {
+        [&mut self.scales, &mut self.codes]
     }
 }

@@ -1,7 +1,7 @@
 //! The exchange that this node starts: at most one at a time.
 
 use super::averaging::{Averaging, Circumstances, answer_timeout};
-use super::outbound::Outbound;
+use super::outbound::{Correspondence, Outbound};
 use super::outcome::{Ended, Outcome, Probed, Way};
 use super::terms::{Terms, screen_accept};
 use super::timeout::TimeoutEstimator;
@@ -49,7 +49,8 @@ struct Outgoing {
     propose: Propose,
     began: Time,
     began_at_steps: u64,
-    is_repeated: bool,
+    /// Times that the proposal was sent again.
+    repeats: u32,
     /// On a link: what both sides have; `None` where this side is to send a new one.
     reference: Option<Reference>,
     /// The first answer: a later one must say the same.
@@ -71,28 +72,6 @@ enum Stage {
     AwaitingReply(Terms, Circumstances, Box<Correspondence>),
     /// Waits for a worker.
     Merging(Terms, Circumstances),
-}
-
-/// What both sides have sent.
-#[derive(Debug)]
-struct Correspondence {
-    /// On a link: what the codes refer to.
-    reference: Option<Reference>,
-    scales: Outbound,
-    codes: Outbound,
-    reply: Option<Payload>,
-    digest: Option<u64>,
-}
-
-impl Correspondence {
-    fn is_on_its_way(&self) -> bool {
-        self.scales.is_on_its_way() || self.codes.is_on_its_way()
-    }
-
-    /// What the partner needs of us.
-    fn sent_mut(&mut self) -> [&mut Outbound; 2] {
-        [&mut self.scales, &mut self.codes]
-    }
 }
 
 impl Starter {
@@ -209,7 +188,7 @@ impl Starter {
             propose,
             began: now,
             began_at_steps: averaging.training.steps,
-            is_repeated: false,
+            repeats: 0,
             reference,
             accept: None,
             repeat_at: now + self.answers.limit(),
@@ -240,7 +219,7 @@ impl Starter {
         match &outgoing.stage {
             Stage::Proposed => {
                 // An answer to a repeated proposal tells no time: it may be the answer to the first (Karn's rule).
-                if !outgoing.is_repeated {
+                if outgoing.repeats == 0 {
                     self.answers.record(now - outgoing.began);
                 }
                 let terms = Terms::of_starter(&outgoing.propose, outgoing.width, accept);
@@ -441,20 +420,24 @@ impl Starter {
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
         let Some(outgoing) = self.outgoing.as_mut() else { return };
-        if outgoing.deadline <= now && matches!(outgoing.stage, Stage::Merging(..)) {
+        let (is_over, is_repeat_due) = (outgoing.deadline <= now, outgoing.repeat_at <= now);
+        if is_over && matches!(outgoing.stage, Stage::Merging(..)) {
             // The partner has merged, and the worker always answers.
             outgoing.deadline = now + averaging.timeout.limit();
-        } else if outgoing.deadline <= now {
-            averaging.timeout.record_in_vain();
+        } else if is_over || is_repeat_due && outgoing.is_unheard() {
+            // A proposal waits for no step and no merge: who has not answered it says nothing of how long these take.
+            if !matches!(outgoing.stage, Stage::Proposed) {
+                averaging.timeout.record_in_vain();
+            }
             self.fail(ExchangeFailure::DeadlinePassed, averaging, out);
-        } else if outgoing.repeat_at <= now {
+        } else if is_repeat_due {
             let is_waiting = match &outgoing.stage {
                 Stage::Proposed => true,
                 Stage::AwaitingReply(.., correspondence) => !correspondence.is_on_its_way(),
                 _ => false,
             };
             if is_waiting {
-                outgoing.is_repeated = true;
+                outgoing.repeats += 1;
                 out.send(outgoing.partner, Message::Propose(outgoing.propose.clone()));
                 self.answers.record_in_vain();
             }
@@ -493,5 +476,10 @@ impl Starter {
 impl Outgoing {
     fn is(&self, peer: PeerId, number: ExchangeNumber) -> bool {
         self.partner == peer && self.number == number
+    }
+
+    /// Whether nobody has answered the proposal and all its repeats.
+    fn is_unheard(&self) -> bool {
+        matches!(self.stage, Stage::Proposed) && self.repeats == PROPOSAL_REPEATS_MAX
     }
 }

@@ -78,7 +78,7 @@ impl Node {
         let is_there = self.membership.partners(now).contains(&partner);
         let goes_on = self.phase == Phase::Training && !self.is_resting && is_there;
         self.pairwise.conclude(now, &ended, goes_on, &self.reputation, &mut self.outbox);
-        if matches!(outcome, Outcome::Rejected) && self.phase != Phase::Completed {
+        if matches!(outcome, Outcome::Rejected | Outcome::Unanswered) && self.phase != Phase::Completed {
             self.start_exchange(now);
         }
     }
