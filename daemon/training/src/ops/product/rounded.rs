@@ -1,11 +1,11 @@
 //! Matrix products of factors that are rounded to 16 bits, summed in 32: twice the rate of `f32` products on processors
 //! with the instructions for it. Values, places and all else stay `f32`.
 //!
-//! Two roundings. `bf16` has the exponent of `f32` and 8 bits of precision (`vdpbf16ps`, AVX512-BF16). Integers have 12 to 14
-//! bits with their sign and one `f32` scale for up to 256 values along the depth of the product (`vpdpwssd`, AVX512-VNNI): a
-//! block floating point, whose sums of a block are exact. Which one is fast differs. On Intel's (measured on a Xeon of
-//! model 207) `vdpbf16ps` takes two cycles, half the rate of `f32`, and `vpdpwssd` half a cycle, twice the rate; its own
-//! way for bf16 is AMX, which is not used here. On AMD's since Zen 4, where PyTorch gains a third by it, bf16 is taken; this was
+//! Two roundings. `bf16` has the exponent of `f32` and 8 bits of precision (`tdpbf16ps`, AMX, or `vdpbf16ps`, AVX512-BF16).
+//! Integers have 12 to 14 bits with their sign and one `f32` scale for up to 256 values along the depth of the product
+//! (`vpdpwssd`, AVX512-VNNI): a block floating point, whose sums of a block are exact. Which one is fast differs. On Intel's
+//! (measured on a Xeon of model 207) `vdpbf16ps` takes two cycles, half the rate of `f32`, and `vpdpwssd` half a cycle, twice
+//! the rate; AMX has sixteen times the rate. On AMD's since Zen 4, where PyTorch gains a third by it, bf16 is taken; this was
 //! not measured.
 //!
 //! An element's sum depends neither on what lies beside it nor on how a product is shared out among threads. Loops and
@@ -15,6 +15,7 @@ use std::cell::RefCell;
 
 use super::{Matrix, MatrixMut, Write};
 
+mod amx;
 mod pack;
 mod tile;
 
@@ -23,6 +24,7 @@ use tile::{COLUMNS, Factors, Place, ROWS};
 
 /// Rows whose packed values stay in the second-level cache (48 KiB) while columns pass by: a multiple of a tile's.
 const BLOCK_ROWS: usize = 8 * ROWS;
+const _: () = assert!(BLOCK_ROWS.is_multiple_of(amx::ROWS));
 
 /// Columns whose packed values do (512 KiB), a multiple of a tile's.
 const BLOCK_COLUMNS: usize = 32 * COLUMNS;
@@ -30,7 +32,9 @@ const BLOCK_COLUMNS: usize = 32 * COLUMNS;
 /// What factors are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
-    /// The upper half of `f32`, rounded to the nearest.
+    /// The upper half of `f32`, rounded to the nearest, and multiplied in tiles.
+    Bf16InTiles,
+    /// The same, and multiplied line by line.
     Bf16,
     /// Integers with a scale for each lane of a block.
     Integers,
@@ -39,14 +43,15 @@ pub(crate) enum Rounding {
 impl Rounding {
     /// The faster one that this machine has, by the maker of its processor; `None` where it has neither.
     pub(crate) fn of_this_machine() -> Option<Rounding> {
-        let preferred = if is_of_amd() { [Rounding::Bf16, Rounding::Integers] } else { [Rounding::Integers; 2] };
-        preferred.into_iter().find(|rounding| rounding.is_here())
+        let otherwise = if is_of_amd() { [Rounding::Bf16, Rounding::Integers] } else { [Rounding::Integers; 2] };
+        std::iter::once(Rounding::Bf16InTiles).chain(otherwise).find(|rounding| rounding.is_here())
     }
 
     /// Whether this machine has the instructions.
     fn is_here(self) -> bool {
         is_x86_feature_detected!("avx512bw")
             && match self {
+                Rounding::Bf16InTiles => amx::is_here(),
                 Rounding::Bf16 => is_x86_feature_detected!("avx512bf16"),
                 Rounding::Integers => is_x86_feature_detected!("avx512vnni"),
             }
@@ -54,7 +59,12 @@ impl Rounding {
 
     /// Whether a value keeps its precision beside far larger ones.
     pub(crate) fn keeps_small_values(self) -> bool {
-        self == Rounding::Bf16
+        self != Rounding::Integers
+    }
+
+    /// Rows of a tile.
+    fn rows(self) -> usize {
+        if self == Rounding::Bf16InTiles { amx::ROWS } else { ROWS }
     }
 }
 
@@ -122,6 +132,7 @@ impl Packed {
         left: Matrix<'_>,
         right: Matrix<'_>,
     ) {
+        let registers = (rounding == Rounding::Bf16InTiles).then(amx::Registers::new);
         let (left, right) = (lanes_of(left), lanes_of(right.transposed()));
         let length = block_depth(left.depth);
         let block_columns = right.lanes.min(BLOCK_COLUMNS);
@@ -142,7 +153,11 @@ impl Packed {
                         columns: (right.lanes - first_column).min(BLOCK_COLUMNS),
                         adds: write == Write::Add || first > 0,
                     };
-                    self.multiply_block(rounding, order, length.min(left.depth - first).div_ceil(2), &place);
+                    let pairs = length.min(left.depth - first).div_ceil(2);
+                    match &registers {
+                        Some(registers) => self.multiply_in_tiles(registers, (pairs, scale), &place),
+                        None => self.multiply_block(rounding, order, pairs, &place),
+                    }
                 }
             }
         }
@@ -157,11 +172,17 @@ impl Packed {
     }
 
     fn pack_left(&mut self, rounding: Rounding, scale: f32, lanes: Lanes<'_>) -> pack::Order {
-        let panels = flat_mut(&mut self.left).chunks_exact_mut(ROWS * DEPTH_PAIRS);
-        let panels = panels.zip(self.row_scales.chunks_exact_mut(ROWS));
+        let rows = rounding.rows();
+        let panels = flat_mut(&mut self.left).chunks_exact_mut(rows * DEPTH_PAIRS);
+        let panels = panels.zip(self.row_scales.chunks_exact_mut(rows));
         let mut order = pack::Order::DepthFirst;
-        for (first, (pairs, scales)) in (0..lanes.lanes).step_by(ROWS).zip(panels) {
-            order = pack::<ROWS>(rounding, lanes.part((first, ROWS), (0, DEPTH)), scale, Panel { pairs, scales });
+        for (first, (pairs, scales)) in (0..lanes.lanes).step_by(rows).zip(panels) {
+            let (lanes, panel) = (lanes.part((first, rows), (0, DEPTH)), Panel { pairs, scales });
+            order = match rounding {
+                // SAFETY: `multiply` has checked for the instructions.
+                Rounding::Bf16InTiles => unsafe { pack::bf16_lane_first::<{ amx::ROWS }>(lanes, panel) },
+                _ => pack::<ROWS>(rounding, lanes, scale, panel),
+            };
         }
         order
     }
@@ -179,20 +200,32 @@ impl Packed {
                     row_scales: self.row_scales[row..].first_chunk().expect("blocks are whole panels"),
                     column_scales: self.column_scales[column..].first_chunk().expect("blocks are whole panels"),
                 };
-                let place = Place {
-                    values: place.values.wrapping_add(row * place.row_stride + column),
-                    rows: ROWS.min(place.rows - row),
-                    columns: COLUMNS.min(place.columns - column),
-                    ..*place
-                };
+                let place = place.part((row, ROWS), (column, COLUMNS));
                 // SAFETY: `multiply` has checked for the instructions; the place is a part of its output, which is
                 // borrowed exclusively.
                 unsafe {
                     match rounding {
-                        Rounding::Bf16 => tile::bf16(&factors, &place),
                         Rounding::Integers => tile::integers(&factors, &place),
+                        _ => tile::bf16(&factors, &place),
                     }
                 }
+            }
+        }
+    }
+
+    /// The same of bf16 values whose sums are multiplied by `scale`.
+    fn multiply_in_tiles(&self, registers: &amx::Registers, (pairs, scale): (usize, f32), place: &Place) {
+        let (left, right) = (flat(&self.left), flat(&self.right));
+        for column in (0..place.columns).step_by(COLUMNS) {
+            for row in (0..place.rows).step_by(amx::ROWS) {
+                let factors = amx::Factors {
+                    left: &left[row * DEPTH_PAIRS..][..amx::ROWS * DEPTH_PAIRS],
+                    right: &right[column * DEPTH_PAIRS..][..COLUMNS * DEPTH_PAIRS],
+                    pairs,
+                    scale,
+                };
+                // SAFETY: the place is a part of the output of `multiply`, which is borrowed exclusively.
+                unsafe { amx::tile(registers, &factors, &place.part((row, amx::ROWS), (column, COLUMNS))) }
             }
         }
     }
@@ -201,7 +234,7 @@ impl Packed {
 /// Packs a panel; `scale` multiplies what comes of it.
 fn pack<const LANES: usize>(rounding: Rounding, lanes: Lanes<'_>, scale: f32, panel: Panel<'_>) -> pack::Order {
     match rounding {
-        Rounding::Bf16 => {
+        Rounding::Bf16InTiles | Rounding::Bf16 => {
             panel.scales.fill(scale);
             // SAFETY: `multiply` has checked for the instructions.
             unsafe { pack::bf16::<LANES>(lanes, panel) }

@@ -2,7 +2,7 @@
 //! panels of as many lanes as a tile has rows or columns.
 //!
 //! A lane is a row of the left factor or a column of the right one. What a panel holds beyond the factor's lanes goes to
-//! no result; beyond its depth it holds zeros up to the end of a pair.
+//! no result; beyond its depth it holds zeros, of bf16 values up to the end of a chunk and of integers of a pair.
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_and_si512, _mm512_castps_si512, _mm512_cvtne2ps_pbh, _mm512_cvtps_epi32, _mm512_load_si512,
@@ -21,6 +21,9 @@ pub(super) const DEPTH_PAIRS: usize = DEPTH / 2;
 
 /// Values of depth that are rounded at a time where they are neighbours in memory.
 pub(super) const CHUNK: usize = 32;
+
+/// Pairs of them.
+pub(super) const CHUNK_PAIRS: usize = CHUNK / 2;
 
 /// A lane in which nothing is larger than this counts as zeros: the scale's inverse would not be finite.
 const MAGNITUDE_MIN: f32 = 1e-30;
@@ -187,6 +190,34 @@ pub(super) fn bf16<const LANES: usize>(lanes: Lanes<'_>, panel: Panel<'_>) -> Or
     unsafe { packed::<Bf16, LANES>(lanes, Range { limit: 1.0, scale: 1.0 }, panel) }
 }
 
+/// The same, with each lane in one run.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(super) fn bf16_lane_first<const LANES: usize>(lanes: Lanes<'_>, panel: Panel<'_>) -> Order {
+    assert!(lanes.is_inside() && lanes.lanes <= LANES && lanes.depth <= DEPTH, "lanes of one panel");
+    assert!(panel.pairs.len() >= LANES * DEPTH_PAIRS, "room for a panel");
+    // SAFETY: the features are there; the assertions bound what is read and written.
+    unsafe {
+        if lanes.depth_stride == 1 {
+            return runs::<Bf16>(lanes, Range { limit: 1.0, scale: 1.0 }, panel);
+        }
+        assert_eq!(lanes.lane_stride, 1, "a matrix has neighbours in its rows or in its columns");
+        for group in (0..lanes.lanes).step_by(16) {
+            let live = mask(lanes.lanes - group);
+            for first in (0..lanes.depth).step_by(CHUNK) {
+                let mut pairs = [_mm512_setzero_si512(); CHUNK_PAIRS];
+                for (pair, line) in pairs.iter_mut().enumerate() {
+                    *line = pair_of_rows::<Bf16>(lanes, group, live, first / 2 + pair, _mm512_set1_ps(1.0));
+                }
+                let to = panel.pairs.as_mut_ptr().add(group * DEPTH_PAIRS + first / 2);
+                for (lane, line) in transposed(pairs).into_iter().enumerate() {
+                    _mm512_storeu_si512(to.add(lane * DEPTH_PAIRS).cast(), line);
+                }
+            }
+        }
+        Order::LaneFirst
+    }
+}
+
 #[inline(always)]
 unsafe fn packed<R: Rounding, const LANES: usize>(lanes: Lanes<'_>, range: Range, panel: Panel<'_>) -> Order {
     assert!(lanes.is_inside() && lanes.lanes <= LANES && lanes.depth <= DEPTH, "lanes of one panel");
@@ -210,14 +241,11 @@ unsafe fn across<R: Rounding, const LANES: usize>(lanes: Lanes<'_>, range: Range
     unsafe {
         for group in (0..LANES).step_by(16) {
             let (live, room) = (mask(lanes.lanes.saturating_sub(group)), mask(LANES - group));
-            let row = |depth: usize| {
-                _mm512_maskz_loadu_ps(live, lanes.values.as_ptr().wrapping_add(depth * lanes.depth_stride + group))
-            };
             let mut inverse = _mm512_set1_ps(1.0);
             if R::HAS_SCALES {
                 let mut largest = _mm512_setzero_si512();
                 for depth in 0..lanes.depth {
-                    largest = _mm512_max_epu32(largest, magnitude(row(depth)));
+                    largest = _mm512_max_epu32(largest, magnitude(row(lanes, group, live, depth)));
                 }
                 let mut scales = [0.0; 16];
                 _mm512_storeu_ps(scales.as_mut_ptr(), transmute::<__m512i, __m512>(largest));
@@ -231,16 +259,35 @@ unsafe fn across<R: Rounding, const LANES: usize>(lanes: Lanes<'_>, range: Range
                 inverse = _mm512_loadu_ps(inverses.as_ptr());
             }
             let mut to = panel.pairs.as_mut_ptr().add(group);
-            for pair in 0..lanes.depth / 2 {
-                _mm512_mask_storeu_epi32(to, room, R::pairs(row(2 * pair), row(2 * pair + 1), inverse));
+            let end = if R::HAS_SCALES { lanes.depth } else { lanes.depth.next_multiple_of(CHUNK) };
+            for pair in 0..end.div_ceil(2) {
+                _mm512_mask_storeu_epi32(to, room, pair_of_rows::<R>(lanes, group, live, pair, inverse));
                 to = to.wrapping_add(LANES);
-            }
-            if lanes.depth % 2 == 1 {
-                _mm512_mask_storeu_epi32(to, room, R::pairs(row(lanes.depth - 1), _mm512_set1_ps(0.0), inverse));
             }
         }
         Order::DepthFirst
     }
+}
+
+/// Of up to 16 lanes from `group` on that lie side by side, those of `live`, the values at one depth; zeros beyond the depth.
+#[inline(always)]
+unsafe fn row(lanes: Lanes<'_>, group: usize, live: u16, depth: usize) -> __m512 {
+    let live = if depth < lanes.depth { live } else { 0 };
+    // SAFETY: the caller has AVX-512, and the mask keeps to the lanes.
+    unsafe { _mm512_maskz_loadu_ps(live, lanes.values.as_ptr().wrapping_add(depth * lanes.depth_stride + group)) }
+}
+
+/// The same, a pair of each lane.
+#[inline(always)]
+unsafe fn pair_of_rows<R: Rounding>(
+    lanes: Lanes<'_>,
+    group: usize,
+    live: u16,
+    pair: usize,
+    inverse: __m512,
+) -> __m512i {
+    // SAFETY: as of `row`.
+    unsafe { R::pairs(row(lanes, group, live, 2 * pair), row(lanes, group, live, 2 * pair + 1), inverse) }
 }
 
 /// Lanes of which each lies in one run, as they are.

@@ -41,7 +41,7 @@ fn exact(rounding: Rounding, left: Matrix<'_>, right: Matrix<'_>, row: usize, co
         for depth in depths {
             let (left, right) = (left_at(depth), right_at(depth));
             let errors = match rounding {
-                Rounding::Bf16 => [left, right].map(|value| value.abs() / 256.0),
+                Rounding::Bf16InTiles | Rounding::Bf16 => [left, right].map(|value| value.abs() / 256.0),
                 Rounding::Integers => steps,
             };
             sum += left * right;
@@ -89,7 +89,7 @@ fn products_differ_from_exact_ones_by_rounding_alone() {
 }
 
 fn on_all<T: Clone>(cases: impl IntoIterator<Item = T>) -> Vec<(Rounding, T)> {
-    let mut all = vec![Rounding::Bf16, Rounding::Integers];
+    let mut all = vec![Rounding::Bf16InTiles, Rounding::Bf16, Rounding::Integers];
     all.retain(|rounding| rounding.is_here());
     if all.is_empty() {
         println!("skipped: this processor has no products of 16-bit values");

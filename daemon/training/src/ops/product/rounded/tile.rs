@@ -44,6 +44,14 @@ pub(super) struct Place {
     pub(super) adds: bool,
 }
 
+impl Place {
+    /// `rows` of them from `row` on, and of their columns `columns` from `column` on, fewer where there are no more.
+    pub(super) fn part(&self, (row, rows): (usize, usize), (column, columns): (usize, usize)) -> Place {
+        let values = self.values.wrapping_add(row * self.row_stride + column);
+        Place { values, rows: rows.min(self.rows - row), columns: columns.min(self.columns - column), ..*self }
+    }
+}
+
 /// An instruction that adds the products of pairs.
 trait Dot {
     type Sums: Copy;
