@@ -297,7 +297,8 @@ fn a_comparison_writes_a_page_that_needs_nothing_else() {
 fn a_comparison_of_what_there_is_not_ends_in_one_line_with_a_hint() {
     let folder = folder();
     let links = file(folder.path(), "up_mbit = 10\ndown_mbit = 0\nlatency_ms = 3\n");
-    let cases: [(&[&str], i32, &str, &str); 6] = [
+    let cases: [(&[&str], i32, &str, &str); 7] = [
+        (&["--faults", "none,kill"], 2, "`none` and a fault", "leave `none` out"),
         (&["--methods", "rign"], 2, "there is no method `rign`", "did you mean `ring`?"),
         (&["--faults", "kil"], 2, "there is no fault `kil`", "did you mean `kill`?"),
         (&["--links", "moon"], 3, "there are no links `moon`", "lan, home or world"),

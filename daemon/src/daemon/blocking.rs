@@ -39,6 +39,9 @@ pub enum NotBlocked {
     /// A node cannot part from itself.
     #[error("that is this node itself")]
     Myself,
+    /// It is let in already.
+    #[error("{0} is not blocked")]
+    LetIn(PeerId),
     /// What the settings say stands.
     #[error("the node's settings block {0}")]
     BySettings(PeerId),
@@ -52,6 +55,7 @@ impl NotBlocked {
     pub fn remedy(&self) -> &'static str {
         match self {
             NotBlocked::Unknown(_) => "`murmur status` shows the ids of members, `murmur block` those of blocked peers",
+            NotBlocked::LetIn(_) => "`murmur block` shows who is",
             NotBlocked::Myself => "`murmur stop` stops it",
             NotBlocked::BySettings(_) => "take it out of network.block in node.toml, or of --block, and start again",
             NotBlocked::Disk(_) => "is the disk full?",
@@ -121,7 +125,9 @@ impl Blocker {
             if self.by_settings.contains(&peer) {
                 return Err(NotBlocked::BySettings(peer));
             }
-            new.remove(&peer);
+            if !new.remove(&peer) {
+                return Err(NotBlocked::LetIn(peer));
+            }
         }
         if new != *blocked {
             keep_blocked(&self.root, &(&new - &self.by_settings))?;
@@ -183,6 +189,7 @@ mod tests {
         let refused = |wish| blocker.change(&wish).expect_err("refused");
         assert!(matches!(refused(wish(&[peer(0).to_string()], &[])), NotBlocked::Myself));
         assert!(matches!(refused(wish(&[], &[peer(1).to_string()])), NotBlocked::BySettings(_)));
+        assert!(matches!(refused(wish(&[], &[peer(3).to_string()])), NotBlocked::LetIn(_)), "let in before");
         for unknown in ["", "12D3KooW", &peer(4).short()] {
             assert!(matches!(refused(wish(&[unknown.to_owned()], &[])), NotBlocked::Unknown(_)), "{unknown}");
         }

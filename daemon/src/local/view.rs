@@ -184,13 +184,12 @@ impl View {
         let peers = reports.iter().map(|report| report.peers).min().unwrap_or(0);
         let sent: u64 = reports.iter().map(|report| report.bytes_sent).sum();
         let progress = table::progress(&View::rows(children), &self.run(&Losses::default()), usize::MAX);
-        format!(
-            "{} · at least {} · {} · {} sent",
-            progress.join(" · "),
-            counted(peers as u64, "peer"),
-            averaged(&reports),
-            human_bytes(sent)
-        )
+        let mut parts = vec![progress.join(" · ")];
+        if children.len() > 1 {
+            parts.push(format!("at least {}", counted(peers as u64, "peer")));
+        }
+        parts.extend([averaged(&reports), format!("{} sent", human_bytes(sent))]);
+        parts.join(" · ")
     }
 }
 

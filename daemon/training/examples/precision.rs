@@ -23,6 +23,9 @@ const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 const MODELS: [(&str, [u32; 5], u32, usize); 2] =
     [("gpt-s", [4, 128, 4, 320, 128], 16, 8), ("gpt-m", [6, 384, 6, 1024, 256], 8, 1)];
 
+/// Orders of the text in which losses are compared.
+const SEEDS: u8 = 5;
+
 /// Steps whose mean losses are compared: a batch's own loss differs by more than precision does.
 const WINDOW: usize = 50;
 
@@ -44,17 +47,17 @@ fn manifest([layers, width, heads, feed_forward, context]: [u32; 5], sequences: 
     manifest
 }
 
-fn engines(manifest: &RunManifest, corpus: impl Fn() -> Corpus) -> [Engine; 2] {
+fn engines(manifest: &RunManifest, seed: u8, corpus: impl Fn() -> Corpus) -> [Engine; 2] {
     PRECISIONS.map(|precision| {
         let options = TrainingOptions { precision, ..TrainingOptions::default() };
-        Engine::with_options(manifest, corpus(), [0; 32], Device::Cpu, options).expect("memory for the model")
+        Engine::with_options(manifest, corpus(), [seed; 32], Device::Cpu, options).expect("memory for the model")
     })
 }
 
 fn compare_speeds() {
     for (name, sizes, sequences, steps) in MODELS {
         let manifest = manifest(sizes, sequences);
-        let mut engines = engines(&manifest, Corpus::grammar);
+        let mut engines = engines(&manifest, 0, Corpus::grammar);
         let (mut wall, mut processor) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
         for round in 0..=ROUNDS {
             for (index, engine) in engines.iter_mut().enumerate() {
@@ -81,18 +84,31 @@ fn compare_losses(text: PathBuf, steps: usize) {
     manifest.data.source = DataSource::Files;
     let place = DataPlace::of_files(&[text]);
     let manifest = place.complete(manifest).expect("a text");
-    let mut engines = engines(&manifest, || Corpus::open(&manifest, &place).expect("a text"));
-    for first in (0..steps).step_by(WINDOW) {
-        let mean = |engine: &mut Engine| {
-            let losses = (first..first + WINDOW).map(|step| engine.step(step as f64).expect("a step").loss);
-            losses.sum::<f64>() / WINDOW as f64
-        };
-        let [exact, rounded] = engines.each_mut().map(mean);
-        let difference = 100.0 * (rounded / exact - 1.0);
-        println!("steps to {:>4}: f32 {exact:.5}, bf16 {rounded:.5}: {difference:+.3} %", first + WINDOW);
-    }
-    let [exact, rounded] = engines.each_mut().map(|engine| engine.validation_loss().expect("a held-out slice"));
-    println!("held out: f32 {exact:.5}, bf16 {rounded:.5}: {:+.3} %", 100.0 * (rounded / exact - 1.0));
+    let differences: Vec<f64> = (0..SEEDS)
+        .map(|seed| {
+            let mut engines = engines(&manifest, seed, || Corpus::open(&manifest, &place).expect("a text"));
+            println!("seed {seed}");
+            for first in (0..steps).step_by(WINDOW) {
+                let mean = |engine: &mut Engine| {
+                    let losses = (first..first + WINDOW).map(|step| engine.step(step as f64).expect("a step").loss);
+                    losses.sum::<f64>() / WINDOW as f64
+                };
+                show(&format!("steps to {:>4}", first + WINDOW), engines.each_mut().map(mean));
+            }
+            let held_out = |engine: &mut Engine| engine.validation_loss().expect("a held-out slice");
+            show("held out", engines.each_mut().map(held_out))
+        })
+        .collect();
+    let mean = differences.iter().sum::<f64>() / f64::from(SEEDS);
+    let squares = differences.iter().map(|difference| (difference - mean).powi(2)).sum::<f64>();
+    println!("held out, {SEEDS} seeds: {mean:+.3} ± {:.3} %", (squares / f64::from(SEEDS - 1)).sqrt());
+}
+
+/// Prints losses in `f32` and in 16 bits, and returns how much higher the latter is, in percent.
+fn show(what: &str, [exact, rounded]: [f64; 2]) -> f64 {
+    let difference = 100.0 * (rounded / exact - 1.0);
+    println!("{what}: f32 {exact:.5}, bf16 {rounded:.5}: {difference:+.3} %");
+    difference
 }
 
 /// Of all threads of this process, as Linux says it, in hundredths of a second.

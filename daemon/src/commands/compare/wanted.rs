@@ -102,6 +102,10 @@ fn methods(names: &[String]) -> Result<Vec<Method>, Failure> {
 
 fn faults(names: &[String]) -> Result<Vec<Fault>, Failure> {
     let mut faults = Vec::new();
+    if names.len() > 1 && names.iter().any(|name| name == "none") {
+        let failure = Failure::new(ExitCode::CommandLine, "`none` and a fault exclude each other");
+        return Err(failure.hint("every comparison is also made without faults; leave `none` out"));
+    }
     for name in names.iter().filter(|name| *name != "none") {
         let known: Vec<&str> = Fault::ALL.iter().map(|fault| fault.name()).chain(["none"]).collect();
         let fault = Fault::ALL.into_iter().find(|fault| fault.name() == name);

@@ -22,8 +22,8 @@ pub enum Precision {
     /// 32 bits.
     #[default]
     F32,
-    /// 16 bits, products summed in 32. On GPUs and on AMD's processors bf16, which has the exponent of `f32`; on other
-    /// processors with AVX512-VNNI integers with a scale for each 256, which they multiply faster. `f32` where a CPU has neither.
+    /// 16 bits, products summed in 32. On GPUs, on processors with AMX and on AMD's bf16, which has the exponent of `f32`; on
+    /// others with AVX512-VNNI integers with a scale for each 256, which they multiply faster. `f32` where a CPU has neither.
     Bf16,
 }
 

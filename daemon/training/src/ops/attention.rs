@@ -7,8 +7,8 @@
 use candle_core::{D, DType, Result, Tensor};
 use rayon::prelude::*;
 
-use super::exponential::{dot, exponentials_in_place};
-use super::product::{Matrix, MatrixMut, Write, multiply};
+use super::exponential::{LANES, dot, exponentials_in_place};
+use super::product::{Matrix, MatrixMut, Products, Write};
 use super::vector::vectorised;
 
 /// Rows of the score matrix computed at a time: fewer waste less above the diagonal, more make larger products. A step
@@ -93,38 +93,44 @@ impl Attention {
         (0..length).step_by(BLOCK_ROWS).rev().map(move |first| (first, (first + BLOCK_ROWS).min(length)))
     }
 
-    /// Writes `output` `[rows, query width]` from queries, keys and values side by side `[rows, joint width]`.
-    pub(crate) fn forward(&self, output: &mut [f32], joint: &[f32]) {
-        self.forward_groups(output, self.length, |task| self.group_of(joint, task));
+    /// Writes `output` `[rows, query width]` from queries, keys and values side by side `[rows, joint width]`, with such products.
+    pub(crate) fn forward(&self, products: Products, output: &mut [f32], joint: &[f32]) {
+        self.forward_groups(products, output, self.length, |task| self.group_of(joint, task));
     }
 
-    /// The same for the next positions of one sequence, after `past` others. `cache` holds the keys and values of all, side by side
+    /// The same in `f32` for the next positions of one sequence, after `past` others. `cache` holds the keys and values of all, side by side
     /// `[positions, 2 · key width]`; those of these positions are written to it.
     pub(crate) fn forward_after(&self, past: usize, output: &mut [f32], joint: &[f32], cache: &mut [f32]) {
         let (seen, width) = (past + self.length, 2 * self.key_width());
         let places = cache[past * width..].chunks_exact_mut(width).zip(joint.chunks_exact(self.joint_width()));
         places.for_each(|(place, row)| place.copy_from_slice(&row[self.query_width()..]));
         let (keys, values) = (Matrix::dense(cache, seen, width), self.key_width());
-        self.forward_groups(output, seen, |task| {
+        self.forward_groups(Products::exact(1), output, seen, |task| {
             let columns = |first: usize| keys.columns(first + task * self.head_width, self.head_width);
             Group { key: columns(0), value: columns(values), ..self.group_of(joint, task) }
         });
     }
 
     /// Of all tasks, whose last position sees so many.
-    fn forward_groups<'a>(&self, output: &mut [f32], seen: usize, group_of: impl Fn(usize) -> Group<'a> + Sync) {
+    fn forward_groups<'a>(
+        &self,
+        products: Products,
+        output: &mut [f32],
+        seen: usize,
+        group_of: impl Fn(usize) -> Group<'a> + Sync,
+    ) {
         let output = MatrixMut::dense(output, self.rows(), self.query_width());
         let group_width = self.group() * self.head_width;
         let tasks: Vec<MatrixMut<'_>> =
             output.split_rows(self.length).flat_map(|sequence| sequence.split_columns(group_width)).collect();
         tasks.into_par_iter().enumerate().for_each_init(
             || vec![0.0; BLOCK_ROWS.min(self.length) * seen],
-            |scratch, (task, output)| self.forward_group(output, &group_of(task), scratch),
+            |scratch, (task, output)| self.forward_group(products, output, &group_of(task), scratch),
         );
     }
 
     /// Writes the gradient of `joint` to `to_joint`, both `[rows, joint width]`; `gradient` is the output's.
-    pub(crate) fn backward(&self, to_joint: &mut [f32], joint: &[f32], gradient: &[f32]) {
+    pub(crate) fn backward(&self, products: Products, to_joint: &mut [f32], joint: &[f32], gradient: &[f32]) {
         let gradient = Matrix::dense(gradient, self.rows(), self.query_width());
         let (query_width, key_width, group_width) =
             (self.query_width(), self.key_width(), self.group() * self.head_width);
@@ -145,7 +151,7 @@ impl Attention {
                 let (sequence, group) = (task / self.key_heads, task % self.key_heads);
                 let gradient = gradient.rows(sequence * self.length, self.length);
                 let gradient = gradient.columns(group * group_width, group_width);
-                self.backward_group(gradients, &self.group_of(joint, task), gradient, scratch);
+                self.backward_group(products, gradients, (&self.group_of(joint, task), gradient), scratch);
             },
         );
     }
@@ -165,23 +171,30 @@ impl Attention {
 
     /// Writes the probabilities of rows `first..last` over the positions that the last of them sees into `place`, zeros above the
     /// diagonal.
-    fn probabilities(&self, place: &mut [f32], group: &Group<'_>, head: usize, (first, last): (usize, usize)) {
+    fn probabilities(
+        &self,
+        products: Products,
+        place: &mut [f32],
+        (group, head): (&Group<'_>, usize),
+        (first, last): (usize, usize),
+    ) {
         let (rows, past) = (last - first, group.past());
         let queries = group.query.rows(first, rows).columns(head * self.head_width, self.head_width);
         let keys = group.key.rows(0, past + last).transposed();
-        multiply(MatrixMut::dense(place, rows, past + last), Write::Replace, self.scale(), queries, keys);
+        let scores = MatrixMut::dense(place, rows, past + last);
+        products.multiply(scores, Write::Replace, self.scale(), queries, keys);
         softmax_rows(place, past + first, past + last);
     }
 
-    fn forward_group(&self, mut output: MatrixMut<'_>, group: &Group<'_>, scratch: &mut [f32]) {
+    fn forward_group(&self, products: Products, mut output: MatrixMut<'_>, group: &Group<'_>, scratch: &mut [f32]) {
         for head in 0..self.group() {
             for (first, last) in self.blocks() {
                 let (rows, seen) = (last - first, group.past() + last);
                 let probabilities = &mut scratch[..rows * seen];
-                self.probabilities(probabilities, group, head, (first, last));
+                self.probabilities(products, probabilities, (group, head), (first, last));
                 let place = output.again().rows(first, rows).columns(head * self.head_width, self.head_width);
                 let probabilities = Matrix::dense(probabilities, rows, seen);
-                multiply(place, Write::Replace, 1.0, probabilities, group.value.rows(0, seen));
+                products.multiply(place, Write::Replace, 1.0, probabilities, group.value.rows(0, seen));
             }
         }
     }
@@ -190,9 +203,9 @@ impl Attention {
     /// ∘ dP))`, `dQ = dS·K/√d`, `dK = dSᵀ·Q/√d`.
     fn backward_group(
         &self,
+        products: Products,
         mut gradients: GroupGradients<'_>,
-        group: &Group<'_>,
-        gradient: Matrix<'_>,
+        (group, gradient): (&Group<'_>, Matrix<'_>),
         scratch: &mut [f32],
     ) {
         let (probabilities, to_scores) = scratch.split_at_mut(BLOCK_ROWS * self.length);
@@ -204,18 +217,18 @@ impl Attention {
                 let rows = last - first;
                 let gradient = gradient.rows(first, rows).columns(column, self.head_width);
                 let (probabilities, to_scores) = (&mut probabilities[..rows * last], &mut to_scores[..rows * last]);
-                self.probabilities(probabilities, group, head, (first, last));
+                self.probabilities(products, probabilities, (group, head), (first, last));
                 let seen = Matrix::dense(probabilities, rows, last);
-                multiply(gradients.value.again().rows(0, last), write, 1.0, seen.transposed(), gradient);
+                products.multiply(gradients.value.again().rows(0, last), write, 1.0, seen.transposed(), gradient);
                 let values = group.value.rows(0, last).transposed();
-                multiply(MatrixMut::dense(to_scores, rows, last), Write::Replace, 1.0, gradient, values);
+                products.multiply(MatrixMut::dense(to_scores, rows, last), Write::Replace, 1.0, gradient, values);
                 backward_softmax(to_scores, probabilities, last);
                 let to_scores = Matrix::dense(to_scores, rows, last);
                 let to_queries = gradients.query.again().rows(first, rows).columns(column, self.head_width);
-                multiply(to_queries, Write::Replace, self.scale(), to_scores, group.key.rows(0, last));
+                products.multiply(to_queries, Write::Replace, self.scale(), to_scores, group.key.rows(0, last));
                 let queries = group.query.rows(first, rows).columns(column, self.head_width);
                 let to_keys = gradients.key.again().rows(0, last);
-                multiply(to_keys, write, self.scale(), to_scores.transposed(), queries);
+                products.multiply(to_keys, write, self.scale(), to_scores.transposed(), queries);
                 write = Write::Add;
             }
         }
@@ -250,9 +263,13 @@ vectorised! {
     /// Causal softmax of the rows from `first` on, `columns` wide: zeros after the diagonal.
     fn softmax_rows(scores: &mut [f32], first: usize, columns: usize) {
         for (row, scores) in scores.chunks_exact_mut(columns).enumerate() {
-            let (seen, hidden) = scores.split_at_mut(first + row + 1);
+            let seen = first + row + 1;
+            // Whole lanes; what is hidden among them counts e⁻⁸⁷ at most.
+            let whole = seen.next_multiple_of(LANES).min(columns);
+            scores[seen..whole].fill(f32::NEG_INFINITY);
+            let (sum, _) = exponentials_in_place(&mut scores[..whole]);
+            let (seen, hidden) = scores.split_at_mut(seen);
             hidden.fill(0.0);
-            let (sum, _) = exponentials_in_place(seen);
             let factor = 1.0 / sum;
             seen.iter_mut().for_each(|value| *value *= factor);
         }
@@ -297,10 +314,10 @@ mod tests {
                 composed(&query, &key, &value, sizes.heads)
             });
             let (joint, mut output) = (values(&joint), vec![f32::NAN; rows * width]);
-            sizes.forward(&mut output, &joint);
+            sizes.forward(Products::exact(1), &mut output, &joint);
             assert_close("output", &output, &expected[0]);
             let mut to_joint = vec![f32::NAN; joint.len()];
-            sizes.backward(&mut to_joint, &joint, &gradient);
+            sizes.backward(Products::exact(1), &mut to_joint, &joint, &gradient);
             assert_close("input", &to_joint, &expected[1]);
         }
     }
@@ -310,8 +327,8 @@ mod tests {
         let (whole, part) = (attention(1, 40, 2, 2, 4), attention(1, 33, 2, 2, 4));
         let joint = random_values(40 * whole.joint_width(), 1);
         let (mut of_whole, mut of_part) = (vec![0.0; 40 * 8], vec![0.0; 33 * 8]);
-        whole.forward(&mut of_whole, &joint);
-        part.forward(&mut of_part, &joint[..33 * whole.joint_width()]);
+        whole.forward(Products::exact(1), &mut of_whole, &joint);
+        part.forward(Products::exact(1), &mut of_part, &joint[..33 * whole.joint_width()]);
         assert_close("the start", &of_part, &of_whole[..33 * 8]);
     }
 
@@ -321,7 +338,7 @@ mod tests {
         let (row, width, joint) =
             (whole.joint_width(), whole.query_width(), random_values(150 * whole.joint_width(), 1));
         let (mut expected, mut output) = (vec![0.0; 150 * width], vec![f32::NAN; 150 * width]);
-        whole.forward(&mut expected, &joint);
+        whole.forward(Products::exact(1), &mut expected, &joint);
         let mut cache = vec![f32::NAN; 150 * 2 * whole.key_width()];
         // More than a block of rows, one row, and what is left.
         for (first, end) in [(0, 70), (70, 71), (71, 150)] {

@@ -4,7 +4,7 @@
 //! `2^n · e^r` with the minimax polynomial of the Cephes library's `expf` (Moshier), within 2 units in the last place.
 
 /// Lanes of a sum: the order of summation does not depend on the machine's vector width.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// `e^x` for finite `x`, clamped to `[-87, 88]`, where the result is a normal number. NaN stays NaN.
 #[inline(always)]

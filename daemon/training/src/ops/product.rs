@@ -182,6 +182,14 @@ impl Products {
     pub(crate) fn of_uneven(self) -> Products {
         Products { rounding: self.rounding.filter(|rounding| rounding.keeps_small_values()), ..self }
     }
+
+    /// As [`multiply`], with factors rounded so, on this thread.
+    pub(crate) fn multiply(self, output: MatrixMut<'_>, write: Write, scale: f32, left: Matrix<'_>, right: Matrix<'_>) {
+        match self.rounding {
+            None => multiply(output, write, scale, left, right),
+            Some(rounding) => rounded::multiply(rounding, output, write, scale, left, right),
+        }
+    }
 }
 
 /// As [`multiply`], shared out among so many of rayon's threads: each computes some rows (or, where they are few, columns)
@@ -197,26 +205,21 @@ pub(crate) fn multiply_in_parallel(
     left: Matrix<'_>,
     right: Matrix<'_>,
 ) {
-    let Products { threads, rounding } = products;
-    let multiply = |output: MatrixMut<'_>, left, right| match rounding {
-        None => multiply(output, write, scale, left, right),
-        Some(rounding) => rounded::multiply(rounding, output, write, scale, left, right),
-    };
     let shared_out = output.rows.min(output.columns) >= SIDE_MIN;
-    let threads = if shared_out { threads } else { 1 };
+    let threads = if shared_out { products.threads } else { 1 };
     let part = |length: usize| length.div_ceil((length / PART_MIN).clamp(1, threads)).max(1);
     let (rows, columns) = (part(output.rows), part(output.columns));
     if rows < output.rows || columns == output.columns {
         let parts: Vec<MatrixMut<'_>> = output.split_rows(rows).collect();
         parts.into_par_iter().enumerate().for_each(|(index, output)| {
             let left = left.rows(index * rows, output.rows);
-            multiply(output, left, right);
+            products.multiply(output, write, scale, left, right);
         });
     } else {
         let parts: Vec<MatrixMut<'_>> = output.split_columns(columns).collect();
         parts.into_par_iter().enumerate().for_each(|(index, output)| {
             let right = right.columns(index * columns, output.columns);
-            multiply(output, left, right);
+            products.multiply(output, write, scale, left, right);
         });
     }
 }

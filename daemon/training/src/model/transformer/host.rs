@@ -361,7 +361,7 @@ impl Operations for Host<'_> {
 
     fn attend(&self, heads: &mut HostHeads, cache: Option<&mut Vec<f32>>, attended: &mut Vec<f32>) -> Result<()> {
         match cache {
-            None => self.attention.forward(attended, &heads.joint),
+            None => self.attention.forward(self.products.of_uneven(), attended, &heads.joint),
             Some(cache) => self.attention.forward_after(self.past, attended, &heads.joint, cache),
         }
         Ok(())
@@ -374,7 +374,7 @@ impl Operations for Host<'_> {
         to_attended: &Vec<f32>,
         to_heads: &mut HostHeads,
     ) -> Result<()> {
-        self.attention.backward(&mut to_heads.joint, &heads.joint, to_attended);
+        self.attention.backward(self.products.of_uneven(), &mut to_heads.joint, &heads.joint, to_attended);
         Ok(())
     }
 

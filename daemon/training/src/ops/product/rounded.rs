@@ -1,11 +1,11 @@
-//! Matrix products of factors that are rounded to 16 bits, summed in 32: twice the rate of `f32` products on processors
-//! with the instructions for it. Values, places and all else stay `f32`.
+//! Matrix products of factors that are rounded to 16 bits, summed in 32: twice the rate of `f32` products, and more, on
+//! processors with the instructions for it. Values, places and all else stay `f32`.
 //!
 //! Two roundings. `bf16` has the exponent of `f32` and 8 bits of precision (`tdpbf16ps`, AMX, or `vdpbf16ps`, AVX512-BF16).
 //! Integers have 12 to 14 bits with their sign and one `f32` scale for up to 256 values along the depth of the product
 //! (`vpdpwssd`, AVX512-VNNI): a block floating point, whose sums of a block are exact. Which one is fast differs. On Intel's
 //! (measured on a Xeon of model 207) `vdpbf16ps` takes two cycles, half the rate of `f32`, and `vpdpwssd` half a cycle, twice
-//! the rate; AMX has sixteen times the rate. On AMD's since Zen 4, where PyTorch gains a third by it, bf16 is taken; this was
+//! the rate; AMX, where it is there, has sixteen times the rate. On AMD's since Zen 4, where PyTorch gains a third by it, bf16 is taken; this was
 //! not measured.
 //!
 //! An element's sum depends neither on what lies beside it nor on how a product is shared out among threads. Loops and
@@ -41,7 +41,7 @@ pub(crate) enum Rounding {
 }
 
 impl Rounding {
-    /// The faster one that this machine has, by the maker of its processor; `None` where it has neither.
+    /// The fastest one that this machine has, also by the maker of its processor; `None` where it has none.
     pub(crate) fn of_this_machine() -> Option<Rounding> {
         let otherwise = if is_of_amd() { [Rounding::Bf16, Rounding::Integers] } else { [Rounding::Integers; 2] };
         std::iter::once(Rounding::Bf16InTiles).chain(otherwise).find(|rounding| rounding.is_here())
@@ -177,12 +177,13 @@ impl Packed {
         let panels = panels.zip(self.row_scales.chunks_exact_mut(rows));
         let mut order = pack::Order::DepthFirst;
         for (first, (pairs, scales)) in (0..lanes.lanes).step_by(rows).zip(panels) {
-            let (lanes, panel) = (lanes.part((first, rows), (0, DEPTH)), Panel { pairs, scales });
-            order = match rounding {
+            let lanes = lanes.part((first, rows), (0, DEPTH));
+            if rounding == Rounding::Bf16InTiles {
                 // SAFETY: `multiply` has checked for the instructions.
-                Rounding::Bf16InTiles => unsafe { pack::bf16_lane_first::<{ amx::ROWS }>(lanes, panel) },
-                _ => pack::<ROWS>(rounding, lanes, scale, panel),
-            };
+                unsafe { pack::bf16_in_chunks::<{ amx::ROWS }>(lanes, pairs) };
+            } else {
+                order = pack::<ROWS>(rounding, lanes, scale, Panel { pairs, scales });
+            }
         }
         order
     }

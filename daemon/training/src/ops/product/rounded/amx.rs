@@ -8,8 +8,8 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __cpuid_count, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_load_ps, _mm512_mask_storeu_ps,
-    _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_ps,
+    __cpuid_count, _mm512_add_ps, _mm512_load_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps,
+    _mm512_set1_ps,
 };
 use std::sync::LazyLock;
 
@@ -91,7 +91,7 @@ impl Drop for Registers {
 
 /// The factors of one tile.
 pub(super) struct Factors<'a> {
-    /// A packed panel of [`ROWS`] lanes, in the order [`LaneFirst`](super::pack::Order).
+    /// A panel of [`ROWS`] lanes, packed [in chunks](super::pack::bf16_in_chunks).
     pub(super) left: &'a [i32],
     /// A packed panel of [`COLUMNS`] lanes, in the order [`DepthFirst`](super::pack::Order).
     pub(super) right: &'a [i32],
@@ -120,28 +120,34 @@ pub(super) unsafe fn tile(_registers: &Registers, factors: &Factors<'_>, place: 
     // SAFETY: the registers are set up; reads lie inside the panels and writes inside the sums by the assertions above; the
     // rest of the writes lie inside the place, which is the caller's.
     unsafe {
-        // The place is needed at the end; a large output is in no near cache.
-        for row in 0..place.rows {
-            let to = place.values.wrapping_add(row * place.row_stride).cast();
-            _mm_prefetch::<_MM_HINT_T0>(to);
-            _mm_prefetch::<_MM_HINT_T0>(to.wrapping_add(64));
-        }
         asm!(
             "tilezero tmm0",
             "tilezero tmm1",
             "tilezero tmm2",
             "tilezero tmm3",
             "2:",
-            "tileloadd tmm4, [{upper} + {left_stride}]",
+            // The place is needed at the end; a large output is in no near cache. A few rows at a time, or the panels' lines wait.
+            "prefetcht0 [{place}]",
+            "prefetcht0 [{place} + 64]",
+            "add {place}, {row_bytes}",
+            "prefetcht0 [{place}]",
+            "prefetcht0 [{place} + 64]",
+            "add {place}, {row_bytes}",
+            "prefetcht0 [{place}]",
+            "prefetcht0 [{place} + 64]",
+            "add {place}, {row_bytes}",
+            "prefetcht0 [{place}]",
+            "prefetcht0 [{place} + 64]",
+            "add {place}, {row_bytes}",
+            "tileloadd tmm4, [{left} + {left_stride}]",
             "tileloadd tmm6, [{right} + {right_stride}]",
             "tileloadd tmm7, [{right} + {right_stride} + 64]",
             "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{lower} + {left_stride}]",
+            "tileloadd tmm5, [{left} + {left_stride} + 1024]",
             "tdpbf16ps tmm1, tmm4, tmm7",
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {upper}, 64",
-            "add {lower}, 64",
+            "add {left}, {left_chunk}",
             "add {right}, {right_chunk}",
             "dec {chunks}",
             "jnz 2b",
@@ -149,13 +155,15 @@ pub(super) unsafe fn tile(_registers: &Registers, factors: &Factors<'_>, place: 
             "tilestored [{sums} + {sums_stride} + 1024], tmm1",
             "tilestored [{sums} + {sums_stride} + 2048], tmm2",
             "tilestored [{sums} + {sums_stride} + 3072], tmm3",
-            upper = inout(reg) left.as_ptr() => _,
-            lower = inout(reg) left.as_ptr().add(SIDE * DEPTH_PAIRS) => _,
-            left_stride = in(reg) 4 * DEPTH_PAIRS,
+            left = inout(reg) left.as_ptr() => _,
+            left_stride = in(reg) 4 * CHUNK_PAIRS,
+            left_chunk = const 4 * ROWS * CHUNK_PAIRS,
             right = inout(reg) right.as_ptr() => _,
             right_stride = in(reg) 4 * COLUMNS,
             right_chunk = const 4 * COLUMNS * CHUNK_PAIRS,
             chunks = inout(reg) chunks => _,
+            place = inout(reg) place.values => _,
+            row_bytes = in(reg) 4 * place.row_stride,
             sums = in(reg) sums.0.as_mut_ptr(),
             sums_stride = in(reg) 4 * SIDE,
             options(nostack)

@@ -190,31 +190,37 @@ pub(super) fn bf16<const LANES: usize>(lanes: Lanes<'_>, panel: Panel<'_>) -> Or
     unsafe { packed::<Bf16, LANES>(lanes, Range { limit: 1.0, scale: 1.0 }, panel) }
 }
 
-/// The same, with each lane in one run.
+/// Packs up to `LANES` lanes as bf16 values in the order `[chunks][LANES][CHUNK_PAIRS]`, as tile registers take them.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) fn bf16_lane_first<const LANES: usize>(lanes: Lanes<'_>, panel: Panel<'_>) -> Order {
+pub(super) fn bf16_in_chunks<const LANES: usize>(lanes: Lanes<'_>, pairs: &mut [i32]) {
     assert!(lanes.is_inside() && lanes.lanes <= LANES && lanes.depth <= DEPTH, "lanes of one panel");
-    assert!(panel.pairs.len() >= LANES * DEPTH_PAIRS, "room for a panel");
+    assert!(pairs.len() >= LANES * DEPTH_PAIRS, "room for a panel");
     // SAFETY: the features are there; the assertions bound what is read and written.
     unsafe {
-        if lanes.depth_stride == 1 {
-            return runs::<Bf16>(lanes, Range { limit: 1.0, scale: 1.0 }, panel);
-        }
-        assert_eq!(lanes.lane_stride, 1, "a matrix has neighbours in its rows or in its columns");
-        for group in (0..lanes.lanes).step_by(16) {
-            let live = mask(lanes.lanes - group);
-            for first in (0..lanes.depth).step_by(CHUNK) {
-                let mut pairs = [_mm512_setzero_si512(); CHUNK_PAIRS];
-                for (pair, line) in pairs.iter_mut().enumerate() {
-                    *line = pair_of_rows::<Bf16>(lanes, group, live, first / 2 + pair, _mm512_set1_ps(1.0));
+        let one = _mm512_set1_ps(1.0);
+        let mut to = pairs.as_mut_ptr();
+        for first in (0..lanes.depth).step_by(CHUNK) {
+            if lanes.depth_stride == 1 {
+                for lane in 0..lanes.lanes {
+                    let run = &lanes.values[lane * lanes.lane_stride..][..lanes.depth];
+                    let [even, odd] = chunk(run, first);
+                    _mm512_storeu_si512(to.add(lane * CHUNK_PAIRS).cast(), Bf16::run(even, odd, one));
                 }
-                let to = panel.pairs.as_mut_ptr().add(group * DEPTH_PAIRS + first / 2);
-                for (lane, line) in transposed(pairs).into_iter().enumerate() {
-                    _mm512_storeu_si512(to.add(lane * DEPTH_PAIRS).cast(), line);
+            } else {
+                assert_eq!(lanes.lane_stride, 1, "a matrix has neighbours in its rows or in its columns");
+                for group in (0..lanes.lanes).step_by(16) {
+                    let live = mask(lanes.lanes - group);
+                    let mut lines = [_mm512_setzero_si512(); CHUNK_PAIRS];
+                    for (pair, line) in lines.iter_mut().enumerate() {
+                        *line = pair_of_rows::<Bf16>(lanes, group, live, first / 2 + pair, one);
+                    }
+                    for (lane, line) in transposed(lines).into_iter().enumerate() {
+                        _mm512_storeu_si512(to.add((group + lane) * CHUNK_PAIRS).cast(), line);
+                    }
                 }
             }
+            to = to.wrapping_add(LANES * CHUNK_PAIRS);
         }
-        Order::LaneFirst
     }
 }
 
