@@ -11,6 +11,7 @@ use std::arch::x86_64::{
     __cpuid_count, _mm512_add_ps, _mm512_load_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps,
     _mm512_set1_ps,
 };
+use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
 use super::pack::{CHUNK_PAIRS, DEPTH_PAIRS, mask};
@@ -116,9 +117,9 @@ pub(super) unsafe fn tile(_registers: &Registers, factors: &Factors<'_>, place: 
     assert!(chunks > 0 && chunks * CHUNK_PAIRS <= DEPTH_PAIRS, "a panel has so many pairs");
     assert!(left.len() >= ROWS * DEPTH_PAIRS && right.len() >= COLUMNS * DEPTH_PAIRS, "whole panels");
     assert!(place.rows <= ROWS && place.columns <= COLUMNS, "a tile");
-    let mut sums = Sums([[[0.0; SIDE]; SIDE]; 4]);
-    // SAFETY: the registers are set up; reads lie inside the panels and writes inside the sums by the assertions above; the
-    // rest of the writes lie inside the place, which is the caller's.
+    let mut sums = MaybeUninit::<Sums>::uninit();
+    // SAFETY: the registers are set up; reads lie inside the panels by the assertions above; all sums are written before they are
+    // read; the rest of the writes lie inside the place, which is the caller's.
     unsafe {
         asm!(
             "tilezero tmm0",
@@ -164,17 +165,18 @@ pub(super) unsafe fn tile(_registers: &Registers, factors: &Factors<'_>, place: 
             chunks = inout(reg) chunks => _,
             place = inout(reg) place.values => _,
             row_bytes = in(reg) 4 * place.row_stride,
-            sums = in(reg) sums.0.as_mut_ptr(),
+            sums = in(reg) sums.as_mut_ptr(),
             sums_stride = in(reg) 4 * SIDE,
             options(nostack)
         );
+        let Sums(sums) = sums.assume_init_ref();
         let masks = [mask(place.columns), mask(place.columns.saturating_sub(SIDE))];
         let scale = _mm512_set1_ps(scale);
         for row in 0..place.rows {
             for (half, live) in masks.into_iter().enumerate() {
                 let to = place.values.wrapping_add(row * place.row_stride + SIDE * half);
-                let sums = &sums.0[row / SIDE * 2 + half][row % SIDE];
-                let scaled = _mm512_mul_ps(_mm512_load_ps(sums.as_ptr()), scale);
+                let sums = sums[row / SIDE * 2 + half][row % SIDE].as_ptr();
+                let scaled = _mm512_mul_ps(_mm512_load_ps(sums), scale);
                 let value = if place.adds { _mm512_add_ps(_mm512_maskz_loadu_ps(live, to), scaled) } else { scaled };
                 _mm512_mask_storeu_ps(to, live, value);
             }
