@@ -1,4 +1,4 @@
-//! A payload that a partner needs: sent once, and again only where it broke off.
+//! A payload that a partner needs: sent once, and again only where it broke off. And what an exchange has of them.
 
 use crate::Payload;
 use crate::effect::TransferId;

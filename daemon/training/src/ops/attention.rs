@@ -98,8 +98,8 @@ impl Attention {
         self.forward_groups(products, output, self.length, |task| self.group_of(joint, task));
     }
 
-    /// The same in `f32` for the next positions of one sequence, after `past` others. `cache` holds the keys and values of all, side by side
-    /// `[positions, 2 · key width]`; those of these positions are written to it.
+    /// The same in `f32` for the next positions of one sequence, after `past` others. `cache` holds the keys and values of all,
+    /// side by side `[positions, 2 · key width]`; those of these positions are written to it.
     pub(crate) fn forward_after(&self, past: usize, output: &mut [f32], joint: &[f32], cache: &mut [f32]) {
         let (seen, width) = (past + self.length, 2 * self.key_width());
         let places = cache[past * width..].chunks_exact_mut(width).zip(joint.chunks_exact(self.joint_width()));

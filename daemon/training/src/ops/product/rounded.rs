@@ -5,8 +5,8 @@
 //! Integers have 12 to 14 bits with their sign and one `f32` scale for up to 256 values along the depth of the product
 //! (`vpdpwssd`, AVX512-VNNI): a block floating point, whose sums of a block are exact. Which one is fast differs. On Intel's
 //! (measured on a Xeon of model 207) `vdpbf16ps` takes two cycles, half the rate of `f32`, and `vpdpwssd` half a cycle, twice
-//! the rate; AMX, where it is there, has sixteen times the rate. On AMD's since Zen 4, where PyTorch gains a third by it, bf16 is taken; this was
-//! not measured.
+//! the rate; AMX, where it is there, has sixteen times the rate. On AMD's since Zen 4, where PyTorch gains a third by it,
+//! bf16 is taken; this was not measured.
 //!
 //! An element's sum depends neither on what lies beside it nor on how a product is shared out among threads. Loops and
 //! blocks as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).

@@ -106,6 +106,14 @@ pub(super) struct Factors<'a> {
 #[repr(C, align(64))]
 struct Sums([[[f32; SIDE]; SIDE]; 4]);
 
+/// Has the next row of the place come near: it is needed at the end, and a large output is in no near cache. A few rows with each
+/// chunk, or the panels' lines would wait for them.
+macro_rules! fetch_row {
+    () => {
+        "prefetcht0 [{place}]\nprefetcht0 [{place} + 64]\nadd {place}, {row_bytes}"
+    };
+}
+
 /// As [`Factors`] and [`Place`] say.
 ///
 /// # Safety
@@ -127,19 +135,10 @@ pub(super) unsafe fn tile(_registers: &Registers, factors: &Factors<'_>, place: 
             "tilezero tmm2",
             "tilezero tmm3",
             "2:",
-            // The place is needed at the end; a large output is in no near cache. A few rows at a time, or the panels' lines wait.
-            "prefetcht0 [{place}]",
-            "prefetcht0 [{place} + 64]",
-            "add {place}, {row_bytes}",
-            "prefetcht0 [{place}]",
-            "prefetcht0 [{place} + 64]",
-            "add {place}, {row_bytes}",
-            "prefetcht0 [{place}]",
-            "prefetcht0 [{place} + 64]",
-            "add {place}, {row_bytes}",
-            "prefetcht0 [{place}]",
-            "prefetcht0 [{place} + 64]",
-            "add {place}, {row_bytes}",
+            fetch_row!(),
+            fetch_row!(),
+            fetch_row!(),
+            fetch_row!(),
             "tileloadd tmm4, [{left} + {left_stride}]",
             "tileloadd tmm6, [{right} + {right_stride}]",
             "tileloadd tmm7, [{right} + {right_stride} + 64]",
