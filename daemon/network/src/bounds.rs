@@ -153,6 +153,9 @@ pub(crate) const HEADER_BYTES_MAX: usize = 4 * 1024;
 /// Payload bytes read or written at once. Between 16 KiB and 4 MiB the size makes no difference to the speed (measured).
 pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
 
+/// More than the longest frame of yamux: 16 KiB and a header of 12 bytes.
+pub(crate) const FRAME_BYTES_MAX: usize = 17 * 1024;
+
 /// What waits on the way to a peer is to be carried in this time: pings and messages wait behind it.
 pub(crate) const FLOW_DELAY: Duration = Duration::from_secs(1);
 

@@ -98,6 +98,19 @@ const LINKS: [(Method, f64, Treatment); 8] = [
     (links(8), 8e-3, MUON_MATCHED),
 ];
 
+/// The runs of [`Question::Lengths`]. A lower rate, so that what links are measured against is at its best.
+const LENGTHS: [(Method, f64, Treatment); 5] = [
+    REFERENCE,
+    (Method::DataParallel, 8e-3, MUON),
+    (links(14), 8e-3, MUON_MATCHED),
+    (links(24), 8e-3, MUON_MATCHED),
+    (Method::DataParallel, 4e-3, ADAMW),
+];
+
+/// The runs of [`Question::Longest`].
+const LONGEST: [(Method, f64, Treatment); 3] =
+    [(links(16), 8e-3, MUON_MATCHED), REFERENCE, (Method::DataParallel, 8e-3, MUON)];
+
 /// The runs of [`Question::Stages`].
 const STAGES: [(Method, f64, Treatment); 6] = [
     (Method::TwoStages { interval: 5, is_wiring_random: true }, 8e-3, MUON_MATCHED),
@@ -134,15 +147,17 @@ pub enum Question {
     Conditions,
     /// Links of sixteen and 32 nodes, with as much text a node, over seeds.
     Sizes,
-    /// Links with an exchange every fourteen steps in runs four times as long, over seeds.
+    /// Links in runs four times as long, over seeds.
     Lengths,
+    /// Links in runs sixteen times as long, over seeds.
+    Longest,
     /// What random wiring between stages and gradients that are one update old cost, over seeds.
     Stages,
 }
 
 impl Question {
     /// All of them.
-    pub const ALL: [Question; 10] = [
+    pub const ALL: [Question; 11] = [
         Question::Bars,
         Question::Asynchrony,
         Question::Traffic,
@@ -152,6 +167,7 @@ impl Question {
         Question::Conditions,
         Question::Sizes,
         Question::Lengths,
+        Question::Longest,
         Question::Stages,
     ];
 }
@@ -209,12 +225,15 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
             let kinds = [16, 32].map(|nodes| [links(3), Method::DataParallel].map(|method| (nodes, method)));
             vary(kinds.as_flattened(), |(nodes, method), seed| Setting { nodes, ..with_muon(method, seed) })
         }
-        Question::Lengths => {
-            let kinds = [(Method::DataParallel, ADAMW), (Method::DataParallel, MUON), (links(14), MUON_MATCHED)];
-            vary(&kinds, |(method, treatment), seed| Setting {
-                steps: 4 * STEPS,
+        Question::Lengths | Question::Longest => {
+            let (times, kinds) = match question {
+                Question::Longest => (16, &LONGEST[..]),
+                _ => (4, &LENGTHS[..]),
+            };
+            vary(kinds, |(method, learning_rate, treatment), seed| Setting {
+                steps: times * STEPS,
                 treatment,
-                ..setting(method, LINKS_RATE, seed)
+                ..setting(method, learning_rate, seed)
             })
         }
     }

@@ -47,7 +47,8 @@ fn title(question: Question) -> &'static str {
         Question::UnlikeData => "Every node another part of the text",
         Question::Conditions => "Links where nodes come and go, and where each has a part of the text",
         Question::Sizes => "Links of more nodes",
-        Question::Lengths => "Links in longer runs",
+        Question::Lengths => "Links in runs four times as long",
+        Question::Longest => "Links in runs sixteen times as long",
         Question::Stages => "Stages: random wiring, and gradients one update old",
     }
 }
