@@ -11,6 +11,9 @@ use crate::settings::nearest;
 
 const PREFIX: &str = "MURMUR_";
 
+/// Variables that `--help` names one by one.
+const VARIABLES_MAX: usize = 9;
+
 /// For tests and scripts.
 const OTHERS: [&str; 4] = ["MURMUR_TEST_", "MURMUR_BENCH_", "MURMUR_EMULATED", IN_BACKGROUND];
 
@@ -24,6 +27,28 @@ pub fn tell_unknown_variables(command: &clap::Command) {
         }
         let hint = meant.map_or(String::new(), |meant| format!("\nhint: did you mean {meant}?"));
         note(&format!("warning: the environment variable {name} is ignored: no option has this name{hint}"));
+    }
+}
+
+/// Which options of a command are environment variables as well, for its `--help`: those that are, or, where they are many, those
+/// that are not.
+pub(crate) fn sentence(command: &clap::Command) -> Option<String> {
+    let shown = command.get_opts().filter(|option| !option.is_hide_set() && !option.is_global_set());
+    let (with, without): (Vec<_>, Vec<_>) = shown.partition(|option| option.get_env().is_some());
+    let variables: Vec<&str> = with.iter().filter_map(|option| option.get_env()?.to_str()).collect();
+    let others: Vec<String> = without.iter().filter_map(|option| Some(format!("--{}", option.get_long()?))).collect();
+    match variables.as_slice() {
+        [] => None,
+        few if few.len() <= VARIABLES_MAX => {
+            Some(format!("Environment variables that say the same: {}.", few.join(", ")))
+        }
+        _ if others.is_empty() => {
+            Some("All options are environment variables as well, such as MURMUR_FORMAT.".to_owned())
+        }
+        _ => {
+            let others = others.join(", ");
+            Some(format!("All options but {others} are environment variables as well, such as MURMUR_FORMAT."))
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub struct StatusOptions {
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 
@@ -32,7 +32,7 @@ pub struct FinishOptions {
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 
@@ -49,7 +49,7 @@ pub struct BlockOptions {
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 
@@ -72,7 +72,7 @@ pub struct IdOptions {
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 

@@ -111,7 +111,7 @@ pub struct SimCheckDeterminismOptions {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<SetOption>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 
@@ -143,7 +143,7 @@ pub struct WorkOptions {
     #[arg(long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
     /// text: lines for people; json: one object a line.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 
