@@ -42,7 +42,8 @@ pub struct BlockOptions {
     /// A peer's id, or the last eight characters of a known one's [default: none; show who is blocked].
     #[arg(value_name = "PEER")]
     pub peers: Vec<String>,
-    /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
+    /// The run: its folder or its name; after --run, for the words without an option are peers here [default: of the daemons on
+    /// this machine, the one that started last].
     #[arg(long)]
     pub run: Option<PathBuf>,
     /// Where the daemon answers, where no run is given.
@@ -65,10 +66,12 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Options of `id`.
 #[derive(Debug, Args)]
 pub struct IdOptions {
-    /// Folder of the node [default: the daemon that runs on this machine].
-    #[arg(long, env = "MURMUR_DATA_DIR", value_name = "FOLDER")]
+    /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
+    pub run: Option<PathBuf>,
+    /// The same, as `start` takes it.
+    #[arg(long, env = "MURMUR_DATA_DIR", value_name = "FOLDER", hide = true)]
     pub data_dir: Option<PathBuf>,
-    /// Where that daemon answers.
+    /// Where the daemon answers, where no run is given.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.

@@ -81,6 +81,7 @@ Examples:
 pub(super) const STATUS: &str = "\
 Examples:
   murmur status
+  murmur status stories
   murmur status --address 127.0.0.1:4781 --format json";
 
 pub(super) const WATCH: &str = "\
@@ -110,7 +111,8 @@ Examples:
 pub(super) const BLOCK: &str = "\
 Examples:
   murmur block
-  murmur block 12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X";
+  murmur block 12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X
+  murmur block Nft9HyQ6 --run stories";
 
 pub(super) const UNBLOCK: &str = "\
 Examples:
@@ -119,7 +121,7 @@ Examples:
 pub(super) const ID: &str = "\
 Examples:
   murmur id
-  murmur id --data-dir ~/murmur";
+  murmur id ~/murmur";
 
 pub(super) const TICKET: &str = "\
 Examples:
