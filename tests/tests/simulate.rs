@@ -222,8 +222,16 @@ fn wrong_arguments_are_refused_before_any_work() {
         assert_eq!(code, 2);
         assert!(message.contains("there is no seed in it"), "{message}");
     }
-    let (code, message) = failure(&["run", "calm", "--nodes", "1"]);
-    assert_eq!((code, message.lines().next()), (3, Some("error: --nodes: swarm.nodes = 1 is out of range")));
+    for nodes in ["0", "1", "4097"] {
+        let (code, message) = failure(&["run", "calm", "--nodes", nodes]);
+        assert_eq!(code, 2);
+        assert!(message.contains("--nodes <N>': it takes a whole number from 2 to 4096"), "{message}");
+    }
+    let (code, message) = failure(&["run", "calm", "--set", "swarm.nodes=1"]);
+    assert_eq!(
+        (code, message.as_str()),
+        (3, "error: --set: swarm.nodes = 1 is out of range\nhint: it takes 2 to 4096\n")
+    );
     let folder = folder();
     let taken = file(folder.path(), "");
     let (code, message) = failure(&["run", "calm", "--output", &taken]);
