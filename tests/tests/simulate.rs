@@ -192,6 +192,10 @@ fn wrong_scenarios_are_refused_with_place_and_remedy() {
     let unknown = refused("[network]\nlos = 0.1\n");
     let expected = "error: …/mine.toml:2: unknown key `los`\n  2 | los = 0.1\n    | ^^^\nhint: did you mean `loss`?\n";
     assert_eq!(unknown, expected);
+    for nothing in ["", "# to do\n"] {
+        let message = refused(nothing);
+        assert!(message.starts_with("error: …/mine.toml is no scenario: it sets nothing\nhint: "), "{message}");
+    }
     let word = refused("[swarm]\nnodes = \"many\"\n");
     assert!(word.contains("…/mine.toml:2: swarm.nodes") && word.contains("murmur sim show everything"), "{word}");
     let backwards = refused("[swarm]\nnodes = [64, 16]\n");

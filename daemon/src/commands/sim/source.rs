@@ -43,6 +43,12 @@ impl Source {
         };
         let mut file: ScenarioFile = parse(Path::new(&place), &text, EXAMPLE)
             .map_err(|failure| of_other_kind(Path::new(&place), &text, "scenario", failure))?;
+        if toml::from_str::<toml::Table>(&text).is_ok_and(|table| table.is_empty()) {
+            let message = format!("{place} is no scenario: it sets nothing");
+            return Err(Failure::new(ExitCode::Settings, message).hint(
+                "`murmur sim show everything` prints an annotated one to begin with; `calm` is a swarm without faults",
+            ));
+        }
         if !settings.is_empty() {
             (file, text) = with_settings(&place, &text, &settings)?;
         }
