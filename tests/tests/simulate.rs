@@ -309,12 +309,16 @@ fn a_comparison_writes_a_page_that_needs_nothing_else() {
 fn a_comparison_of_what_there_is_not_ends_in_one_line_with_a_hint() {
     let folder = folder();
     let links = file(folder.path(), "up_mbit = 10\ndown_mbit = 0\nlatency_ms = 3\n");
-    let cases: [(&[&str], i32, &str, &str); 7] = [
+    let book = folder.path().join("book.txt");
+    std::fs::write(&book, "Once upon a time\n").expect("written");
+    let (book, of_links) = (book.to_str().expect("UTF-8"), "a file of links holds up_mbit = 10, down_mbit = 50, ");
+    let cases: [(&[&str], i32, &str, &str); 8] = [
         (&["--faults", "none,kill"], 2, "`none` and a fault", "leave `none` out"),
         (&["--methods", "rign"], 2, "there is no method `rign`", "did you mean `ring`?"),
         (&["--faults", "kil"], 2, "there is no fault `kil`", "did you mean `kill`?"),
         (&["--links", "moon"], 3, "there are no links `moon`", "lan, home or world"),
         (&["--links", &links], 3, "down_mbit = 0 is out of range", "from 0.01 to 1000000"),
+        (&["--links", book], 3, "book.txt:1: ", of_links),
         (&["--data", "/nowhere/book.txt"], 5, "/nowhere/book.txt", "plain text"),
         (&["/nowhere/run.toml"], 3, "/nowhere/run.toml", "hint: "),
     ];
