@@ -343,7 +343,7 @@ fn every_method_is_explained_on_a_terminal() {
 
 #[cfg(unix)]
 #[test]
-fn an_interrupted_comparison_exits_130() {
+fn a_comparison_that_is_interrupted_at_once_says_that_nothing_was_written_and_exits_130() {
     let folder = folder();
     let mut child = murmur(MURMUR)
         .args(["compare", "--steps", "100000", "--output"])
@@ -356,7 +356,9 @@ fn an_interrupted_comparison_exits_130() {
     lines.next().expect("a line").expect("UTF-8");
     let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(interrupt.is_ok_and(|status| status.success()));
-    drop(lines);
-    let status = child.wait().expect("it ends");
-    assert_eq!(status.code(), Some(130));
+    let said: Vec<String> = lines.map_while(Result::ok).collect();
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert!(said.iter().any(|line| line.starts_with("error: ") && line.ends_with("nothing was written")), "{said:?}");
+    assert!(said.iter().any(|line| line.starts_with("hint: fewer --methods")), "{said:?}");
+    assert!(!folder.path().join("report.html").exists());
 }
