@@ -30,6 +30,32 @@ pub fn tell_unknown_variables(command: &clap::Command) {
     }
 }
 
+/// Tells which variables are set for a daemon of one's own, and do not hold for those of `murmur local`.
+pub(crate) fn tell_what_local_daemons_do_not_hear(command: &clap::Command) {
+    let set = std::env::vars_os().map(|(name, _)| name);
+    let names = of_own_daemon_alone(command, set);
+    if !names.is_empty() {
+        let names = names.join(", ");
+        note(&format!(
+            "warning: {names} in the environment does not hold for these daemons: `murmur start` and `join` read it"
+        ));
+    }
+}
+
+/// The variables among these that `start` reads, and `local` does not.
+fn of_own_daemon_alone(command: &clap::Command, set: impl Iterator<Item = OsString>) -> Vec<String> {
+    let of = |name: &str| {
+        let mut variables = Vec::new();
+        command.find_subcommand(name).into_iter().for_each(|command| add_variables(command, &mut variables));
+        variables
+    };
+    let (start, local) = (of("start"), of("local"));
+    let is_one = |name: &String| name != IN_BACKGROUND && start.contains(name) && !local.contains(name);
+    let mut names: Vec<String> = set.filter_map(|name| name.into_string().ok()).filter(is_one).collect();
+    names.sort_unstable();
+    names
+}
+
 /// Which options of a command are environment variables as well, for its `--help`: those that are, or, where they are many, those
 /// that are not.
 pub(crate) fn sentence(command: &clap::Command) -> Option<String> {
@@ -147,6 +173,16 @@ mod tests {
             let option = said(words, &["MURMUR_UPLOAD_MBIT"]);
             assert!(option.starts_with("error: invalid value 'y' for '--upload-mbit <MBIT>'"), "{option}");
         }
+    }
+
+    #[test]
+    fn what_is_set_for_a_daemon_of_ones_own_alone_is_told_to_who_starts_local_ones() {
+        let set =
+            ["MURMUR_UPLOAD_MBIT", "MURMUR_DATA_DIR", "MURMUR_TRAINING_PERCENT", "MURMUR_DATA", "MURMUR_LOG", "PATH"];
+        assert_eq!(
+            of_own_daemon_alone(&crate::cli::command(), set.into_iter().map(OsString::from)),
+            ["MURMUR_DATA_DIR", "MURMUR_UPLOAD_MBIT"]
+        );
     }
 
     #[test]
