@@ -211,11 +211,15 @@ pub fn parse() -> Cli {
 }
 
 /// A negative number is a value, so that it is refused with the range of its option instead of as an unknown option. The
-/// names of environment variables follow from the options' and would take half of the screen.
+/// names of environment variables follow from the options' and would take half of the screen: a sentence at the end names them.
 fn for_all_options(command: clap::Command) -> clap::Command {
     let takes_values = |arg: &clap::Arg| arg.get_action().takes_values();
+    let examples = command.get_after_help().map(ToString::to_string);
+    let variables = environment::sentence(&command);
+    let notes: Vec<String> = examples.into_iter().chain(variables).collect();
     command
         .mut_args(|arg| if takes_values(&arg) { arg.allow_negative_numbers(true) } else { arg }.hide_env(true))
+        .after_help(notes.join("\n\n"))
         .mut_subcommands(for_all_options)
 }
 

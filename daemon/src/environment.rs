@@ -11,6 +11,9 @@ use crate::settings::nearest;
 
 const PREFIX: &str = "MURMUR_";
 
+/// Variables that `--help` names one by one.
+const VARIABLES_MAX: usize = 9;
+
 /// For tests and scripts.
 const OTHERS: [&str; 4] = ["MURMUR_TEST_", "MURMUR_BENCH_", "MURMUR_EMULATED", IN_BACKGROUND];
 
@@ -24,6 +27,54 @@ pub fn tell_unknown_variables(command: &clap::Command) {
         }
         let hint = meant.map_or(String::new(), |meant| format!("\nhint: did you mean {meant}?"));
         note(&format!("warning: the environment variable {name} is ignored: no option has this name{hint}"));
+    }
+}
+
+/// Tells which variables are set for a daemon of one's own, and do not hold for those of `murmur local`.
+pub(crate) fn tell_what_local_daemons_do_not_hear(command: &clap::Command) {
+    let set = std::env::vars_os().map(|(name, _)| name);
+    let names = of_own_daemon_alone(command, set);
+    if !names.is_empty() {
+        let names = names.join(", ");
+        note(&format!(
+            "warning: {names} in the environment does not hold for these daemons: `murmur start` and `join` read it"
+        ));
+    }
+}
+
+/// The variables among these that `start` reads, and `local` does not.
+fn of_own_daemon_alone(command: &clap::Command, set: impl Iterator<Item = OsString>) -> Vec<String> {
+    let of = |name: &str| {
+        let mut variables = Vec::new();
+        command.find_subcommand(name).into_iter().for_each(|command| add_variables(command, &mut variables));
+        variables
+    };
+    let (start, local) = (of("start"), of("local"));
+    let is_one = |name: &String| name != IN_BACKGROUND && start.contains(name) && !local.contains(name);
+    let mut names: Vec<String> = set.filter_map(|name| name.into_string().ok()).filter(is_one).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Which options of a command are environment variables as well, for its `--help`: those that are, or, where they are many, those
+/// that are not.
+pub(crate) fn sentence(command: &clap::Command) -> Option<String> {
+    let shown = command.get_opts().filter(|option| !option.is_hide_set() && !option.is_global_set());
+    let (with, without): (Vec<_>, Vec<_>) = shown.partition(|option| option.get_env().is_some());
+    let variables: Vec<&str> = with.iter().filter_map(|option| option.get_env()?.to_str()).collect();
+    let others: Vec<String> = without.iter().filter_map(|option| Some(format!("--{}", option.get_long()?))).collect();
+    match variables.as_slice() {
+        [] => None,
+        few if few.len() <= VARIABLES_MAX => {
+            Some(format!("Environment variables that say the same: {}.", few.join(", ")))
+        }
+        _ if others.is_empty() => {
+            Some("All options are environment variables as well, such as MURMUR_FORMAT.".to_owned())
+        }
+        _ => {
+            let others = others.join(", ");
+            Some(format!("All options but {others} are environment variables as well, such as MURMUR_FORMAT."))
+        }
     }
 }
 
@@ -122,6 +173,16 @@ mod tests {
             let option = said(words, &["MURMUR_UPLOAD_MBIT"]);
             assert!(option.starts_with("error: invalid value 'y' for '--upload-mbit <MBIT>'"), "{option}");
         }
+    }
+
+    #[test]
+    fn what_is_set_for_a_daemon_of_ones_own_alone_is_told_to_who_starts_local_ones() {
+        let set =
+            ["MURMUR_UPLOAD_MBIT", "MURMUR_DATA_DIR", "MURMUR_TRAINING_PERCENT", "MURMUR_DATA", "MURMUR_LOG", "PATH"];
+        assert_eq!(
+            of_own_daemon_alone(&crate::cli::command(), set.into_iter().map(OsString::from)),
+            ["MURMUR_DATA_DIR", "MURMUR_UPLOAD_MBIT"]
+        );
     }
 
     #[test]

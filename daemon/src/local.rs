@@ -26,8 +26,9 @@ use murmur_training::Corpus;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::cli::LocalOptions;
+use crate::cli::{self, LocalOptions};
 use crate::console::{Console, Given, next_commands, note, print_line};
+use crate::environment;
 use crate::failure::{ExitCode, Failure};
 use crate::process::signal::Signals;
 use crate::remote::{self, Allowance};
@@ -64,6 +65,7 @@ const VIEW_PERIOD: Duration = Duration::from_millis(250);
 /// # Errors
 /// When the run, the data or the folder is wrong, or no daemon comes through.
 pub fn run(options: LocalOptions) -> anyhow::Result<()> {
+    environment::tell_what_local_daemons_do_not_hear(&cli::command());
     let settings = brought(&options, options.settings.settings())?;
     let manifest = manifest(&options, &settings)?;
     tracking::check(&settings);

@@ -20,7 +20,7 @@ pub use built_in::{BuiltIn, built_in, built_ins};
 pub use draw::{Expectations, Plan};
 pub use drawn::Drawn;
 pub use faults::*;
-pub use validate::{MEMORY_BYTES_MAX, Mistake};
+pub use validate::{MEMORY_BYTES_MAX, Mistake, NODES};
 
 use murmur_protocol::bounds::STATE_CHUNK_VALUES;
 use murmur_protocol::manifest::{GossipKind, ModelSpec, OptimizerSpec, ScheduleSpec};

@@ -79,6 +79,14 @@ impl Helper {
         self.wait(text, |heard| heard.errors.contains(text).then_some(()));
     }
 
+    /// What it has written to stderr so far.
+    ///
+    /// # Panics
+    /// When a reader has.
+    pub fn told(&self) -> String {
+        self.heard.0.lock().expect("no reader panics").errors.clone()
+    }
+
     /// kill -9.
     pub fn kill(mut self) {
         let _ = self.process.kill();

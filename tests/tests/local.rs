@@ -5,18 +5,47 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use murmur_tests::{TINY_RUN, at_once, end_of, murmur, output_of, run, write_run};
+use murmur_tests::{TINY_RUN, at_once, end_of, murmur, output_of, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
+
+/// `murmur local` whose daemons train all of the time.
+fn local() -> Command {
+    let mut command = murmur(MURMUR);
+    command.arg("local").env_remove("MURMUR_TRAINING_PERCENT");
+    command
+}
+
+#[test]
+fn local_daemons_take_their_share_of_the_time_and_what_they_do_not_take_is_told() {
+    let _turn = murmur_tests::turn::computes();
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let speed = |name: &str, settings: &[(&str, &str)]| {
+        let mut command = local();
+        command.args(["-n", "1", "--steps", "200", "--format", "json", "--directory"]).arg(folder.path().join(name));
+        let output = output_of(command.arg(&run_file).envs(settings.iter().copied()));
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let last =
+            String::from_utf8_lossy(&output.stdout).lines().last().and_then(|line| serde_json::from_str(line).ok());
+        let summary: Value = last.unwrap_or_else(|| panic!("no summary: {errors}"));
+        (summary["summary"]["nodes"][0]["tokens_per_second"].as_f64().expect("a number"), errors)
+    };
+    let (whole, said) = speed("whole", &[]);
+    assert!(!said.contains("does not hold"), "{said}");
+    let (share, said) = speed("share", &[("MURMUR_TRAINING_PERCENT", "10"), ("MURMUR_UPLOAD_MBIT", "5")]);
+    assert!(share < 0.4 * whole, "a tenth of the time: {share} of {whole} tokens a second");
+    assert!(said.contains("MURMUR_UPLOAD_MBIT in the environment does not hold for these daemons"), "{said}");
+}
 
 #[test]
 fn a_local_swarm_ends_with_a_summary_of_every_node() {
     let _turn = murmur_tests::turn::computes();
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), TINY_RUN);
-    let mut command = murmur(MURMUR);
-    command.args(["local", "-n", "3", "--steps", "1500", "--format", "json", "--directory"]);
+    let mut command = local();
+    command.args(["-n", "3", "--steps", "1500", "--format", "json", "--directory"]);
     let output = output_of(command.arg(folder.path().join("swarm")).arg(&run_file));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
@@ -57,8 +86,8 @@ fn a_local_team_is_a_captain_and_its_helpers_and_all_end_with_it() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), &TINY_RUN.replace("layers = 1", "layers = 3"));
     let swarm = folder.path().join("swarm");
-    let mut command = murmur(MURMUR);
-    command.args(["local", "--helper", "2", "--steps", "60", "--format", "json", "--directory"]);
+    let mut command = local();
+    command.args(["--helper", "2", "--steps", "60", "--format", "json", "--directory"]);
     let output = output_of(command.arg(&swarm).arg(&run_file));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let teams = teams(&output.stdout);
@@ -85,8 +114,8 @@ fn ends_at_ctrl_c(trains: bool) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), &TINY_RUN.replace("layers = 1", "layers = 3"));
     let swarm = folder.path().join("swarm");
-    let mut command = murmur(MURMUR);
-    command.args(["local", "--helper", "1", "--steps", "1000000", "--format", "json", "--directory"]);
+    let mut command = local();
+    command.args(["--helper", "1", "--steps", "1000000", "--format", "json", "--directory"]);
     command.arg(&swarm).arg(&run_file).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("it starts");
     let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
@@ -186,8 +215,8 @@ fn squares(total_steps: u32, data: &str) -> String {
 /// In a folder of its own each time: other data is another run, which a folder of the first would refuse.
 fn train_two(folder: &Path, run_file: &Path, data: &[PathBuf]) -> std::process::Output {
     let _ = std::fs::remove_dir_all(folder.join("swarm"));
-    let mut command = murmur(MURMUR);
-    command.args(["local", "-n", "2", "--format", "json", "--directory"]).arg(folder.join("swarm"));
+    let mut command = local();
+    command.args(["-n", "2", "--format", "json", "--directory"]).arg(folder.join("swarm"));
     output_of(command.arg(run_file).arg("--data").args(data))
 }
 
@@ -236,8 +265,8 @@ fn a_swarm_learns_to_classify_images_and_says_how_well() {
 fn no_daemon_outlives_its_parent() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), TINY_RUN);
-    let mut parent = murmur(MURMUR)
-        .args(["local", "-n", "2", "--format", "json", "--directory"])
+    let mut parent = local()
+        .args(["-n", "2", "--format", "json", "--directory"])
         .arg(folder.path().join("swarm"))
         .arg(&run_file)
         .stdout(Stdio::piped())
@@ -267,8 +296,8 @@ fn a_comparison_tells_the_speeds_that_the_tables_of_its_runs_tell() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), &TINY_RUN.replace("100000", "120"));
     let (run_file, directory) = (run_file.display().to_string(), folder.path().join("swarms").display().to_string());
-    let arguments = ["local", &run_file, "-n", "2", "--threads", "1", "--against", "alone", "--directory", &directory];
-    let output = run(MURMUR, &[&arguments[..], &["--format", "json"]].concat());
+    let arguments = [&run_file, "-n", "2", "--threads", "1", "--against", "alone", "--directory", &directory];
+    let output = output_of(local().args(arguments).args(["--format", "json"]));
     let said = String::from_utf8_lossy(&output.stdout);
     let objects: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let tables: Vec<f64> = objects

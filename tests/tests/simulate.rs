@@ -192,6 +192,10 @@ fn wrong_scenarios_are_refused_with_place_and_remedy() {
     let unknown = refused("[network]\nlos = 0.1\n");
     let expected = "error: …/mine.toml:2: unknown key `los`\n  2 | los = 0.1\n    | ^^^\nhint: did you mean `loss`?\n";
     assert_eq!(unknown, expected);
+    for nothing in ["", "# to do\n"] {
+        let message = refused(nothing);
+        assert!(message.starts_with("error: …/mine.toml is no scenario: it sets nothing\nhint: "), "{message}");
+    }
     let word = refused("[swarm]\nnodes = \"many\"\n");
     assert!(word.contains("…/mine.toml:2: swarm.nodes") && word.contains("murmur sim show everything"), "{word}");
     let backwards = refused("[swarm]\nnodes = [64, 16]\n");
@@ -222,8 +226,16 @@ fn wrong_arguments_are_refused_before_any_work() {
         assert_eq!(code, 2);
         assert!(message.contains("there is no seed in it"), "{message}");
     }
-    let (code, message) = failure(&["run", "calm", "--nodes", "1"]);
-    assert_eq!((code, message.lines().next()), (3, Some("error: --nodes: swarm.nodes = 1 is out of range")));
+    for nodes in ["0", "1", "4097"] {
+        let (code, message) = failure(&["run", "calm", "--nodes", nodes]);
+        assert_eq!(code, 2);
+        assert!(message.contains("--nodes <N>': it takes a whole number from 2 to 4096"), "{message}");
+    }
+    let (code, message) = failure(&["run", "calm", "--set", "swarm.nodes=1"]);
+    assert_eq!(
+        (code, message.as_str()),
+        (3, "error: --set: swarm.nodes = 1 is out of range\nhint: it takes 2 to 4096\n")
+    );
     let folder = folder();
     let taken = file(folder.path(), "");
     let (code, message) = failure(&["run", "calm", "--output", &taken]);
@@ -297,12 +309,16 @@ fn a_comparison_writes_a_page_that_needs_nothing_else() {
 fn a_comparison_of_what_there_is_not_ends_in_one_line_with_a_hint() {
     let folder = folder();
     let links = file(folder.path(), "up_mbit = 10\ndown_mbit = 0\nlatency_ms = 3\n");
-    let cases: [(&[&str], i32, &str, &str); 7] = [
+    let book = folder.path().join("book.txt");
+    std::fs::write(&book, "Once upon a time\n").expect("written");
+    let (book, of_links) = (book.to_str().expect("UTF-8"), "a file of links holds up_mbit = 10, down_mbit = 50, ");
+    let cases: [(&[&str], i32, &str, &str); 8] = [
         (&["--faults", "none,kill"], 2, "`none` and a fault", "leave `none` out"),
         (&["--methods", "rign"], 2, "there is no method `rign`", "did you mean `ring`?"),
         (&["--faults", "kil"], 2, "there is no fault `kil`", "did you mean `kill`?"),
         (&["--links", "moon"], 3, "there are no links `moon`", "lan, home or world"),
         (&["--links", &links], 3, "down_mbit = 0 is out of range", "from 0.01 to 1000000"),
+        (&["--links", book], 3, "book.txt:1: ", of_links),
         (&["--data", "/nowhere/book.txt"], 5, "/nowhere/book.txt", "plain text"),
         (&["/nowhere/run.toml"], 3, "/nowhere/run.toml", "hint: "),
     ];
@@ -327,7 +343,7 @@ fn every_method_is_explained_on_a_terminal() {
 
 #[cfg(unix)]
 #[test]
-fn an_interrupted_comparison_exits_130() {
+fn a_comparison_that_is_interrupted_at_once_says_that_nothing_was_written_and_exits_130() {
     let folder = folder();
     let mut child = murmur(MURMUR)
         .args(["compare", "--steps", "100000", "--output"])
@@ -340,7 +356,9 @@ fn an_interrupted_comparison_exits_130() {
     lines.next().expect("a line").expect("UTF-8");
     let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(interrupt.is_ok_and(|status| status.success()));
-    drop(lines);
-    let status = child.wait().expect("it ends");
-    assert_eq!(status.code(), Some(130));
+    let said: Vec<String> = lines.map_while(Result::ok).collect();
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert!(said.iter().any(|line| line.starts_with("error: ") && line.ends_with("nothing was written")), "{said:?}");
+    assert!(said.iter().any(|line| line.starts_with("hint: fewer --methods")), "{said:?}");
+    assert!(!folder.path().join("report.html").exists());
 }

@@ -128,15 +128,15 @@ fn an_identity_is_told_with_its_addresses_while_the_node_runs_and_without_them_a
         let output = run(MURMUR, &[&["id", "--format", "json"], arguments].concat());
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
     };
-    for arguments in [&["--address", &*status] as &[&str], &["--address", &status, "--data-dir", directory]] {
+    for arguments in [&["--address", &*status] as &[&str], &[directory], &["--data-dir", directory]] {
         let told = id(arguments);
         assert_eq!((told["peer"].as_str(), told["addresses"][0].as_str()), (Some(&*peer), Some(&*founder.address())));
     }
     founder.stop();
-    let told = id(&["--address", &status, "--data-dir", directory]);
+    let told = id(&["--address", &status, directory]);
     assert_eq!((told["peer"].as_str(), told["addresses"].as_array().map(Vec::len)), (Some(&*peer), Some(0)));
     let missing = folder.path().join("missing");
-    let output = run(MURMUR, &["id", "--address", &status, "--data-dir", missing.to_str().expect("UTF-8")]);
+    let output = run(MURMUR, &["id", "--address", &status, missing.to_str().expect("UTF-8")]);
     assert_eq!(output.status.code(), Some(5));
     assert!(!missing.exists(), "no identity is made up");
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use murmur_protocol::PeerId;
 
 use super::headings::OUTPUT;
 use crate::console::Console;
@@ -16,7 +17,7 @@ pub struct StatusOptions {
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 
@@ -32,7 +33,7 @@ pub struct FinishOptions {
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 
@@ -40,17 +41,27 @@ pub struct FinishOptions {
 #[derive(Debug, Args)]
 pub struct BlockOptions {
     /// A peer's id, or the last eight characters of a known one's [default: none; show who is blocked].
-    #[arg(value_name = "PEER")]
+    #[arg(value_name = "PEER", value_parser = peer)]
     pub peers: Vec<String>,
-    /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
+    /// The run: its folder or its name; after --run, for the words without an option are peers here [default: of the daemons on
+    /// this machine, the one that started last].
     #[arg(long)]
     pub run: Option<PathBuf>,
     /// Where the daemon answers, where no run is given.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
+}
+
+/// What may be a peer; whether there is such a one the daemon knows.
+fn peer(text: &str) -> Result<String, String> {
+    // Ids are written in base 58, which has none of these four.
+    let is_digit = |character: char| character.is_ascii_alphanumeric() && !"0OIl".contains(character);
+    let is_peer = (text.len() == 8 && text.chars().all(is_digit)) || text.parse::<PeerId>().is_ok();
+    let rule = "it takes a peer's id, or the last eight characters of one; a run goes after --run";
+    if is_peer { Ok(text.to_owned()) } else { Err(rule.to_owned()) }
 }
 
 /// The longest time that a decay may be asked to take: a year.
@@ -65,14 +76,16 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Options of `id`.
 #[derive(Debug, Args)]
 pub struct IdOptions {
-    /// Folder of the node [default: the daemon that runs on this machine].
-    #[arg(long, env = "MURMUR_DATA_DIR", value_name = "FOLDER")]
+    /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
+    pub run: Option<PathBuf>,
+    /// The same, as `start` takes it.
+    #[arg(long, env = "MURMUR_DATA_DIR", value_name = "FOLDER", hide = true)]
     pub data_dir: Option<PathBuf>,
-    /// Where that daemon answers.
+    /// Where the daemon answers, where no run is given.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 

@@ -28,7 +28,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "N", help_heading = TRAINING, value_parser = whole::<usize>(1..=1_000_000, ""))]
     pub micro_batch: Option<usize>,
     /// Files to train on instead of the built-in stories.
-    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = DATA)]
+    #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1.., help_heading = DATA)]
     pub data: Vec<PathBuf>,
     /// A Python with PyTorch, to run the same model in turn.
     #[arg(long, value_name = "PYTHON", help_heading = "Comparison")]
@@ -37,6 +37,6 @@ pub struct BenchOptions {
     #[arg(long, requires = "python", help_heading = "Comparison")]
     pub parity: bool,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }

@@ -35,7 +35,7 @@ pub struct SampleOptions {
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER", help_heading = DATA)]
     pub base: Option<PathBuf>,
     /// The run's tokenizer.json, where it has one [default: the one beside the base].
-    #[arg(long, value_name = "FILE", help_heading = DATA)]
+    #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE", help_heading = DATA)]
     pub tokenizer: Option<PathBuf>,
 }
 
@@ -45,7 +45,7 @@ pub struct EvalOptions {
     /// A run: its name, its folder, or one checkpoint in it [default: the run used last].
     pub checkpoint: Option<PathBuf>,
     /// The run's files, where it has any.
-    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = DATA)]
+    #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1.., help_heading = DATA)]
     pub data: Vec<PathBuf>,
     /// The run's tokenizer.json, where it has one.
     #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE", help_heading = DATA)]
@@ -54,7 +54,7 @@ pub struct EvalOptions {
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER", help_heading = DATA)]
     pub base: Option<PathBuf>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 

@@ -45,7 +45,7 @@ pub struct CompareOptions {
         value_parser = decimal(|number| number > 0.0 && number < 100.0, "a number above 0, below 100"))]
     pub target: Option<f64>,
     /// A text to train on instead of stories.
-    #[arg(long, value_name = "TEXT", help_heading = DATA)]
+    #[arg(long, env = "MURMUR_DATA", value_name = "TEXT", help_heading = DATA)]
     pub data: Option<PathBuf>,
     /// lan, home, world, or a file with up_mbit, down_mbit, latency_ms and loss.
     #[arg(long, value_name = "LINKS", default_value = "home", help_heading = NETWORK)]

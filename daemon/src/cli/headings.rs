@@ -37,17 +37,13 @@ Examples:
   murmur start -d
   murmur start run.toml --data books/ --upload-mbit 10 --quiet-hours 22:00-07:00
   murmur start run.toml --data hf://datasets/roneneldan/TinyStories/data --base hf://HuggingFaceTB/SmolLM2-135M
-  murmur start --tensorboard logs --mlflow http://127.0.0.1:5000
-
-Most options are environment variables as well: MURMUR_UPLOAD_MBIT=10.";
+  murmur start --tensorboard logs --mlflow http://127.0.0.1:5000";
 
 pub(super) const JOIN: &str = "\
 Examples:
   murmur join murmur1H6vG…
   murmur join --bootstrap /ip4/192.0.2.7/tcp/4711 --upload-mbit 10
-  murmur join murmur1H6vG… --until 06:00 --max-gigabytes 20
-
-Most options are environment variables as well: MURMUR_UPLOAD_MBIT=10.";
+  murmur join murmur1H6vG… --until 06:00 --max-gigabytes 20";
 
 pub(super) const LOCAL: &str = "\
 Examples:
@@ -75,9 +71,7 @@ Examples:
 pub(super) const DOCTOR: &str = "\
 Examples:
   murmur doctor
-  murmur doctor murmur1H6vG… --upload-mbit 10
-
-Most options are environment variables as well: MURMUR_UPLOAD_MBIT=10.";
+  murmur doctor murmur1H6vG… --upload-mbit 10";
 
 pub(super) const BENCH: &str = "\
 Examples:
@@ -87,6 +81,7 @@ Examples:
 pub(super) const STATUS: &str = "\
 Examples:
   murmur status
+  murmur status stories
   murmur status --address 127.0.0.1:4781 --format json";
 
 pub(super) const WATCH: &str = "\
@@ -116,7 +111,8 @@ Examples:
 pub(super) const BLOCK: &str = "\
 Examples:
   murmur block
-  murmur block 12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X";
+  murmur block 12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X
+  murmur block Nft9HyQ6 --run stories";
 
 pub(super) const UNBLOCK: &str = "\
 Examples:
@@ -125,7 +121,7 @@ Examples:
 pub(super) const ID: &str = "\
 Examples:
   murmur id
-  murmur id --data-dir ~/murmur";
+  murmur id ~/murmur";
 
 pub(super) const TICKET: &str = "\
 Examples:

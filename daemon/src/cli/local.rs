@@ -53,7 +53,7 @@ pub struct LocalOptions {
     #[arg(long, value_name = "FOLDER", help_heading = DATA)]
     pub directory: Option<PathBuf>,
     /// text: a view for people; json: one object a line.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 

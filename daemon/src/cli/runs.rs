@@ -11,7 +11,7 @@ use crate::console::Console;
 #[derive(Debug, Args)]
 pub struct ListOptions {
     /// text: a table for people; json: one object a line.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
+use murmur_sim::file::NODES;
 
 use super::headings::{self, OUTPUT};
 use super::numbers::whole;
@@ -48,7 +49,7 @@ pub struct SimRunOptions {
     #[command(flatten)]
     pub work: WorkOptions,
     /// Nodes of the swarm instead of the file's.
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(NODES, ""))]
     pub nodes: Option<usize>,
     /// Other values in the place of the scenario's: several values of a key, or several keys, are run in every
     /// combination.
@@ -69,7 +70,7 @@ pub struct SimReplayOptions {
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX, ""))]
     pub seed: Option<u64>,
     /// Nodes of the swarm instead of the file's: as in the run that is replayed.
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(NODES, ""))]
     pub nodes: Option<usize>,
     /// A value in the place of the scenario's: as in the run that is replayed.
     #[arg(long, value_name = "KEY=VALUE")]
@@ -92,7 +93,7 @@ pub struct SimCompareOptions {
     #[command(flatten)]
     pub work: WorkOptions,
     /// Nodes of the scenarios instead of the files'.
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(NODES, ""))]
     pub nodes: Option<usize>,
 }
 
@@ -105,13 +106,13 @@ pub struct SimCheckDeterminismOptions {
     #[arg(long, default_value = "0", value_name = "N", value_parser = whole::<u64>(0..=u64::MAX, ""))]
     pub seed: u64,
     /// Nodes of the swarm instead of the file's.
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(NODES, ""))]
     pub nodes: Option<usize>,
     /// A value in the place of the scenario's.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<SetOption>,
     /// text: lines for people; json: one object.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 
@@ -143,7 +144,7 @@ pub struct WorkOptions {
     #[arg(long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
     /// text: lines for people; json: one object a line.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 

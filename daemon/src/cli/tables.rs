@@ -14,10 +14,10 @@ pub struct PredictOptions {
     /// A run: its name, its folder, or one checkpoint in it [default: the run used last].
     pub checkpoint: Option<PathBuf>,
     /// Tables with the rows to predict: CSV, JSON Lines or Parquet. Where they have the target as well, the predictions are scored.
-    #[arg(long, value_name = "FILE", num_args = 1.., required = true, help_heading = DATA)]
+    #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1.., required = true, help_heading = DATA)]
     pub data: Vec<PathBuf>,
     /// text: CSV, a row for each row; json: one object, with scores.
-    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 

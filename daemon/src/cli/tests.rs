@@ -91,6 +91,19 @@ fn a_number_out_of_range_is_answered_with_option_and_range() {
 }
 
 #[test]
+fn what_cannot_be_a_peer_is_a_mistake_of_the_command_line() {
+    for peer in ["12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X", "Nft9HyQ6"] {
+        assert!(parsed(&["block", peer, "--run", "stories"]).is_ok(), "{peer}");
+    }
+    for wrong in ["xyz", "stories", "", "Nft9Hy0l", "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6"] {
+        for command in ["block", "unblock"] {
+            let text = refusal(&[command, wrong]);
+            assert!(text.contains("the last eight characters of one; a run goes after --run"), "{wrong}: {text}");
+        }
+    }
+}
+
+#[test]
 fn no_steps_at_all_are_refused_by_every_command_that_takes_steps() {
     let mut tried = 0;
     for (words, command) in commands() {
@@ -133,12 +146,37 @@ fn help_is_in_sections_with_an_example_and_fits_a_terminal() {
         let loose = command.get_opts().filter(without).count();
         assert!(loose <= 6, "{words:?} has {loose} options outside of sections");
         assert!(!text.contains("[env:"), "{words:?}");
+        let has_variable =
+            command.get_opts().any(|option| option.get_env().is_some() && option.get_long() != Some("log"));
+        assert_eq!(text.to_lowercase().contains("environment variables"), has_variable, "{words:?}: {text}");
     }
     for words in ["start", "join"] {
         let text = parsed(&[words, "--help"]).expect_err("help").to_string();
         let place = |section: &str| text.find(&format!("\n{section}:\n")).unwrap_or_else(|| panic!("no {section}"));
         let places = ["Training", "Data", "Network", "Limits", "Privacy", "Output"].map(place);
         assert!(places.is_sorted(), "{text}");
+    }
+}
+
+/// What one command hears from the environment, no other one that has the option may pass over.
+#[test]
+fn every_command_with_such_an_option_hears_its_variable() {
+    let mut heard = 0;
+    for (words, command) in commands() {
+        for name in ["format", "data", "base", "tokenizer", "device", "address", "training-percent"] {
+            let Some(option) = command.get_opts().find(|option| option.get_long() == Some(name)) else { continue };
+            let variable = match name {
+                "address" => "MURMUR_STATUS_ADDRESS".to_owned(),
+                _ => format!("MURMUR_{}", name.to_uppercase().replace('-', "_")),
+            };
+            assert_eq!(option.get_env().and_then(|env| env.to_str()), Some(variable.as_str()), "{words:?} --{name}");
+            heard += 1;
+        }
+    }
+    assert!(heard > 40, "{heard}");
+    for (words, expected) in [("list", "MURMUR_FORMAT."), ("start", "but --hours, "), ("eval", "MURMUR_DATA, ")] {
+        let text = parsed(&[words, "--help"]).expect_err("help").to_string();
+        assert!(text.contains(expected), "{text}");
     }
 }
 

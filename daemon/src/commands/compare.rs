@@ -14,6 +14,9 @@ use crate::cli::CompareOptions;
 use crate::console::{note, print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
 
+/// What makes a comparison end sooner.
+const SHORTER: &str = "fewer --methods, --steps, --seeds or --faults take less time";
+
 /// Columns of the list of methods.
 const COLUMNS: usize = 80;
 
@@ -34,18 +37,21 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     };
     let results = plan.run(jobs, &interruption, &tell);
     progress.into_inner().unwrap_or_else(PoisonError::into_inner).clear();
-    let Some(results) = results.filter(|_| !interruption.load(Ordering::Relaxed)) else {
-        return Err(interrupted("interrupted: there is no comparison".to_owned()).into());
+    let Some(results) = results else {
+        let message = "interrupted before one method had been tried at all learning rates: nothing was written";
+        return Err(interrupted(message.to_owned()).hint(SHORTER).into());
     };
     let figures = Figures::new(&results, options.target);
     let mut lines = vec![figures.verdict(&results), String::new()];
     lines.extend(figures.table().lines());
-    if !plan.faults.is_empty() {
+    let faults = &results.plan.faults;
+    if !faults.is_empty() {
         lines.push(String::new());
         lines.push(format!("more time to a loss of {:.3} because of a fault", figures.target));
-        lines.extend(figures.fault_table(&plan.faults).lines());
+        lines.extend(figures.fault_table(faults).lines());
     }
-    let real = options.real.then(|| real::run(&results, &figures, options, &interruption)).transpose()?;
+    let goes_on = options.real && !interruption.load(Ordering::Relaxed);
+    let real = goes_on.then(|| real::run(&results, &figures, options, &interruption)).transpose()?;
     if let Some(real) = &real {
         lines.extend(beside(real, &results));
     }
@@ -55,6 +61,9 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
         output.write("report.html", &page(&results, &figures, real.as_ref(), &wanted::command(options)))?;
         output.write("curves.csv", &curves(&results))?;
         output.write("summary.txt", &(lines.join("\n") + "\n"))?;
+    }
+    if results.left_out > 0 || (options.real && real.is_none_or(|real| real.left_out > 0)) {
+        return Err(interrupted("interrupted: this is a part of the comparison".to_owned()).hint(SHORTER).into());
     }
     match &results.violations()[..] {
         [] => Ok(()),

@@ -1,6 +1,6 @@
 //! `murmur id`: who this node is, and where it is found while it runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use murmur_protocol::{PeerId, Ticket};
 use serde_json::json;
@@ -11,11 +11,13 @@ use crate::cli::IdOptions;
 use crate::console::{Console, note, print_line};
 use crate::daemon::invitation::Invitation;
 use crate::failure::{ExitCode, Failure};
+use crate::store::Run;
 
 pub(super) fn run(options: &IdOptions) -> anyhow::Result<()> {
-    let client = Client::find(options.address.as_deref(), options.data_dir.as_deref());
+    let directory = options.run.as_ref().or(options.data_dir.as_ref()).map(|run| node_of(run));
+    let client = Client::find(options.address.as_deref(), directory.as_deref());
     let running = client.and_then(|client| client.get::<Invitation>("ticket"));
-    let kept = options.data_dir.as_deref().map(kept_identity).transpose()?;
+    let kept = directory.as_deref().map(kept_identity).transpose()?;
     let (peer, addresses) = match (kept, running.map(|invitation| invitation.ticket(None))) {
         // Another daemon may answer there.
         (Some(peer), Ok(Some(ticket))) if ticket.peer == peer => (peer, addresses(&ticket)),
@@ -27,7 +29,7 @@ pub(super) fn run(options: &IdOptions) -> anyhow::Result<()> {
                 .into());
         }
         (None, Err(failure)) => {
-            return Err(failure.hint("give the folder of a node that does not run with --data-dir").into());
+            return Err(failure.hint("name the run of a node that does not run: murmur id RUN").into());
         }
     };
     if options.format == Console::Json {
@@ -39,12 +41,17 @@ pub(super) fn run(options: &IdOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The data directory of a run's first node. A folder that is no run may still hold an identity.
+fn node_of(run: &Path) -> PathBuf {
+    Run::named(run).and_then(|run| run.nodes.into_iter().next()).unwrap_or_else(|| run.to_owned())
+}
+
 /// The identity in a data directory. One that is not there is not made: the folder may be misspelt.
 fn kept_identity(directory: &Path) -> Result<PeerId, Failure> {
     let path = directory.join("identity.key");
     if !path.exists() {
         let message = format!("{} holds no identity", directory.display());
-        let hint = "a node makes its own when it starts; its folder is the data directory that it prints";
+        let hint = "`murmur list` shows the runs of this machine; a node makes its identity when it starts";
         return Err(Failure::new(ExitCode::Files, message).hint(hint));
     }
     node::identity_at(&path).map(|identity| murmur_network::peer_id(&identity))

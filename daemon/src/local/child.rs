@@ -147,9 +147,11 @@ impl Child {
     }
 }
 
-/// Settings meant for a daemon of the user's own must not reach all of these.
+/// Settings meant for a daemon of the user's own must not reach all of these: what holds for all is typed. What they log is no such
+/// setting.
 pub(super) fn without_settings(command: &mut Command) {
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MURMUR_")) {
+    let is_setting = |name: &str| name.starts_with("MURMUR_") && name != "MURMUR_LOG";
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
     }
 }

@@ -337,8 +337,7 @@ impl<Section: 'static> Declared<Section> {
             Some((one, text)) if one == taker => argument.clone().help(text),
             _ => argument.clone(),
         };
-        let has_variable = !flag.without_variable.contains(&taker);
-        Some(if has_variable { argument.env(*variable) } else { argument })
+        Some(argument.env(*variable))
     }
 
     /// Takes what was typed, or what the environment says, in place of what was set.

@@ -23,8 +23,6 @@ pub(super) struct Flag {
     pub(super) value_name: &'static str,
     pub(super) heading: &'static str,
     pub(super) takers: &'static [Taker],
-    /// Takers that do not read the environment: what is meant for the user's own daemon must not reach them.
-    pub(super) without_variable: &'static [Taker],
     /// Instead of the setting's own text.
     pub(super) text: Option<&'static str>,
     /// The same for one command.
@@ -44,7 +42,6 @@ impl Flag {
             value_name,
             heading,
             takers: &[Taker::Daemon],
-            without_variable: &[],
             text: None,
             text_of: None,
             zero_is_left_out: None,
@@ -61,11 +58,6 @@ impl Flag {
     /// Of these commands.
     pub(super) const fn of(self, takers: &'static [Taker]) -> Flag {
         Flag { takers, ..self }
-    }
-
-    /// Without an environment variable in these commands.
-    pub(super) const fn without_variable_in(self, takers: &'static [Taker]) -> Flag {
-        Flag { without_variable: takers, ..self }
     }
 
     /// With this text in `--help`.

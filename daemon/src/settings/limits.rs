@@ -2,7 +2,7 @@
 
 use super::declaration::section;
 use super::flag::Flag;
-use super::flag::Taker::{Daemon, Lend, Machine};
+use super::flag::Taker::{Daemon, Lend, Local, Machine};
 use super::range::Range;
 use crate::cli::headings::LIMITS;
 use crate::limits::quiet_hours::{QuietHours, parse_time_zone};
@@ -18,7 +18,10 @@ section! {
         /// It pauses between them.
         training_percent: f64 = 100.0 =>
             range(Range::new(1.0, 100.0)),
-            flag(Flag::new("training-percent", "PERCENT", LIMITS).of(&[Daemon]).shaped(|arg| arg.display_order(0)));
+            flag(
+                Flag::new("training-percent", "PERCENT", LIMITS).of(&[Daemon, Local]).shaped(|arg| arg.display_order(0))
+                    .says_of(Local, "Of the time, training steps of each daemon take at most so much, in percent")
+            );
         /// Megabits a second that it sends at most, over all peers.
         ///
         /// Exchanges may take all of it; without a cap they take a quarter of the uplink as it is measured.

@@ -17,7 +17,7 @@ section! {
         ///
         /// Empty: none. The founder's becomes the run's; where the run trains adapters, every node needs it.
         base: PathBuf = PathBuf::new() =>
-            flag(Flag::new("base", "FOLDER", TRAINING).of(&[Machine, Local]).without_variable_in(&[Local]));
+            flag(Flag::new("base", "FOLDER", TRAINING).of(&[Machine, Local]));
     }
 }
 
@@ -29,7 +29,7 @@ section! {
         /// Needed unless the run's `data.source` is "grammar"; where the run shares them, by its founder alone.
         files: Vec<PathBuf> = Vec::new() =>
             flag(
-                Flag::new("data", "FILE", DATA).of(&[Machine, Local]).without_variable_in(&[Local])
+                Flag::new("data", "FILE", DATA).of(&[Machine, Local])
                     .says_of(Local, "Files and folders to train on; with the built-in run, texts to read instead of its stories")
             );
         /// Load what a run names (data.remote, base.remote), without this node's keys.

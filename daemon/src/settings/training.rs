@@ -40,12 +40,12 @@ section! {
         threads: usize = 0 => range(THREADS), flag(Flag::new("threads", "N", TRAINING).of(&[Machine, Lend, Bench]));
         /// Compute activations again in the backward: less memory, a third more arithmetic.
         recompute: bool = false =>
-            flag(Flag::switch("recompute", TRAINING).of(&[Lend, Bench]).without_variable_in(&[Lend, Bench]));
+            flag(Flag::switch("recompute", TRAINING).of(&[Lend, Bench]));
         /// Examples of a batch that are computed at once; 0 chooses. Fewer need less memory.
         micro_batch: usize = 0;
         /// In what transformers multiply matrices: f32 or bf16 [default: f32].
         precision: Precision = Precision::F32 =>
-            flag(Flag::new("precision", "PRECISION", TRAINING).of(&[Lend, Bench]).without_variable_in(&[Lend, Bench]));
+            flag(Flag::new("precision", "PRECISION", TRAINING).of(&[Lend, Bench]));
         /// Bits in which the optimizer's moments of matrices, but for the embedding, are kept. Only on CPUs, and not where
         /// members average gradients.
         moment_bits: u32 = 32 => either(8, 32);

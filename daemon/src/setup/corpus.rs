@@ -37,7 +37,9 @@ pub(crate) fn built_in_run(settings: &NodeSettings) -> RunManifest {
     manifest
 }
 
-/// Says what of the data folders is not trained on, and what should perhaps not be. What cannot be listed is an error when it is opened.
+/// Says what of the data folders is not trained on, and what should perhaps not be. A file that is named and looks like no text is no
+/// mistake for sure, since a model of bytes learns any: a text in UTF-16 looks so, too. What cannot be listed is an error when it is
+/// opened.
 pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
     let Ok(Listing { files, left_out, doubtful }) = folders::list(manifest.data.source, paths) else { return };
     if manifest.data.tokenizer.is_empty() && !doubtful.is_empty() {

@@ -42,6 +42,8 @@ pub(crate) struct Lending {
 #[derive(Clone, Debug, Default)]
 struct Shown {
     captain: Option<PeerId>,
+    /// Who was said to be there, and not to be gone since: a captain may come by more than one connection, one after the other.
+    announced: Option<PeerId>,
     /// Its layers, in words.
     holds: Option<String>,
     progress: HelperProgress,
@@ -111,8 +113,13 @@ impl Helper {
                     let (carrier, told, shown) = (carrier.clone(), told.clone(), shown.clone());
                     let taken = taken.clone();
                     let captain = link.peer;
-                    note(&format!("captain     {} is there", words::short(captain)));
-                    shown.lock().unwrap_or_else(PoisonError::into_inner).captain = Some(captain);
+                    {
+                        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+                        shown.captain = Some(captain);
+                        if shown.announced.replace(captain) != Some(captain) {
+                            note(&format!("captain     {} is there", words::short(captain)));
+                        }
+                    }
                     tokio::spawn(async move {
                         let reason = carrier.follow(link, &told, (None, None)).await;
                         tracing::info!(%captain, "its connection has ended: {reason}");
@@ -124,7 +131,11 @@ impl Helper {
                     });
                 }
                 _ = ticks.tick() => {
-                    let now = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    let now = {
+                        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+                        shown.announced = shown.captain;
+                        shown.clone()
+                    };
                     tell(&now, &before, &counter);
                     before = now.progress;
                 }
@@ -161,8 +172,9 @@ fn on_news(shown: Arc<Mutex<Shown>>, taken: Taken) -> OnNews {
                 let text = words::of_helper(notice);
                 match notice {
                     TeamNotice::StageLoaded { .. } => shown.holds.clone_from(&text),
+                    TeamNotice::CaptainLost { .. } => shown.announced = None,
                     TeamNotice::StageUnloaded => {
-                        shown.holds = None;
+                        (shown.holds, shown.announced) = (None, None);
                         if shown.captain.is_none() {
                             taken.set(None);
                         }

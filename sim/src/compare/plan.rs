@@ -36,11 +36,13 @@ pub struct Job {
     pub fault: Fault,
 }
 
-/// All outcomes.
+/// All outcomes, or of an interrupted comparison those that every method in it has.
 #[derive(Clone, Debug)]
 pub struct Results {
     /// What was compared.
     pub plan: Plan,
+    /// Runs that the comparison would have had besides.
+    pub left_out: usize,
     /// Every method at every learning rate, with the first seed and no fault.
     pub tuning: Vec<Outcome>,
     /// Every method at its best learning rate: over seeds, then through faults with the first seed.
@@ -53,7 +55,8 @@ impl Plan {
         self.methods.len() * (self.learning_rates.len() + self.seeds as usize - 1 + self.faults.len())
     }
 
-    /// Runs everything on `threads` threads; `None` where `interruption` was raised. `tell` hears after each run how many
+    /// Runs everything on `threads` threads. Where `interruption` was raised, methods, seeds and faults are left out that have
+    /// not come to their end, the last two for all methods; `None` where no method is left. `tell` hears after each run how many
     /// have ended, and which it was.
     pub fn run(
         &self,
@@ -70,20 +73,35 @@ impl Plan {
             .iter()
             .flat_map(|method| self.learning_rates.iter().map(move |rate| every(method, rate)))
             .collect();
-        let tuning = self.run_all(&tuning, threads, interruption, &done, tell)?;
-        let mut jobs = Vec::new();
-        let mut runs = Vec::new();
-        for method in &self.methods {
-            let best = best_of(&tuning, method)?;
-            runs.push(best.clone());
-            let job = Job { method: *method, learning_rate: best.learning_rate, seed, fault: Fault::None };
-            jobs.extend((1..self.seeds).map(|more| Job { seed: seed + more, ..job }));
-            jobs.extend(self.faults.iter().map(|fault| Job { fault: *fault, ..job }));
+        let mut tuning = self.run_all(&tuning, threads, interruption, &done, tell);
+        let mut plan = self.clone();
+        let tried = |method: &Method| tuning.iter().filter(|run| run.method == *method).count();
+        plan.methods.retain(|method| tried(method) == self.learning_rates.len());
+        tuning.retain(|run| plan.methods.contains(&run.method));
+        let mut runs: Vec<Outcome> =
+            plan.methods.iter().filter_map(|method| best_of(&tuning, method).cloned()).collect();
+        let best: Vec<Job> = runs.iter().map(|run| every(&run.method, &run.learning_rate)).collect();
+        // All methods with one seed or fault before the next one: an interrupted comparison has it for all of them.
+        let seeds = (1..self.seeds).flat_map(|more| best.iter().map(move |job| Job { seed: seed + more, ..*job }));
+        let faults = self.faults.iter().flat_map(|fault| best.iter().map(move |job| Job { fault: *fault, ..*job }));
+        let jobs: Vec<Job> = seeds.chain(faults).collect();
+        runs.extend(self.run_all(&jobs, threads, interruption, &done, tell));
+        let have_all = |seed: u64, fault: Fault| {
+            runs.iter().filter(|run| run.seed == seed && run.fault == fault).count() == plan.methods.len()
+        };
+        plan.seeds = (0..self.seeds).take_while(|more| have_all(seed + more, Fault::None)).count() as u64;
+        plan.faults.retain(|fault| have_all(seed, *fault));
+        runs.retain(|run| match run.fault {
+            Fault::None => run.seed < seed + plan.seeds,
+            fault => plan.faults.contains(&fault),
+        });
+        if plan.methods.is_empty() {
+            return None;
         }
-        runs.extend(self.run_all(&jobs, threads, interruption, &done, tell)?);
-        Some(Results { plan: self.clone(), tuning, runs })
+        Some(Results { left_out: self.count() - plan.count(), plan, tuning, runs })
     }
 
+    /// The outcomes of these runs in their order, without those that were interrupted.
     fn run_all(
         &self,
         jobs: &[Job],
@@ -91,7 +109,7 @@ impl Plan {
         interruption: &AtomicBool,
         done: &AtomicUsize,
         tell: &(dyn Fn(usize, &Job) + Sync),
-    ) -> Option<Vec<Outcome>> {
+    ) -> Vec<Outcome> {
         let next = AtomicUsize::new(0);
         // A slot for each job: the order of the outcomes is that of the jobs, whoever runs them.
         let slots: Vec<Mutex<Option<Outcome>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
@@ -105,13 +123,16 @@ impl Plan {
                         }
                         let place = jobs.iter().position(|other| std::ptr::eq(other, job)).expect("one of the jobs");
                         let outcome = self.setting(job).run(&is_interrupted);
+                        let has_ended = outcome.is_some();
                         *slots[place].lock().expect("nobody panics with it") = outcome;
-                        tell(done.fetch_add(1, Ordering::Relaxed) + 1, job);
+                        if has_ended {
+                            tell(done.fetch_add(1, Ordering::Relaxed) + 1, job);
+                        }
                     }
                 });
             }
         });
-        slots.into_iter().map(|slot| slot.into_inner().expect("nobody panics with it")).collect()
+        slots.into_iter().filter_map(|slot| slot.into_inner().expect("nobody panics with it")).collect()
     }
 
     /// The setting of one run.

@@ -89,8 +89,22 @@ impl Figures {
         Figures { target, costs: costs.collect(), rows }
     }
 
-    /// A sentence or two on who won, from the figures alone.
+    /// A sentence or two on who won, from the figures alone; of an interrupted comparison, that it is one.
     pub fn verdict(&self, results: &Results) -> String {
+        let winner = self.winner(results);
+        match results.left_out {
+            0 => winner,
+            left_out => {
+                let had = results.plan.count();
+                format!(
+                    "Partial: interrupted, with {had} of {} runs, the same for every method here. {winner}",
+                    had + left_out
+                )
+            }
+        }
+    }
+
+    fn winner(&self, results: &Results) -> String {
         let reached: Vec<&Row> = self.rows.iter().filter(|row| row.target.is_some()).collect();
         let links = &results.plan.base.links.name;
         let nodes = results.plan.base.nodes;

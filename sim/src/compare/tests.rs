@@ -1,9 +1,11 @@
 //! The laws of the methods, held on real transformers; and sabotage that each law finds.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use murmur_protocol::manifest::{OptimizerSpec, ScheduleSpec, TransformerModel};
 
+use super::report::Figures;
 use super::*;
 use crate::TransformerSpec;
 
@@ -139,6 +141,39 @@ fn a_server_that_waits_for_everybody_learns_like_data_parallel_training() {
     assert!((server.end().loss - star.end().loss).abs() < 2e-3, "{} and {}", server.end().loss, star.end().loss);
     assert_eq!(server.counted.staleness_max, 0);
     assert!(run(&setting("ps-async", Fault::None)).counted.staleness_max > 0);
+}
+
+#[test]
+fn an_interrupted_comparison_has_what_all_of_its_methods_have() {
+    let mut base = setting("alone", Fault::None);
+    base.steps = 4;
+    let methods: Vec<Method> = ["ring", "alone"].iter().filter_map(|name| Method::named(name)).collect();
+    let plan =
+        Plan { base, methods, faults: vec![Fault::Kill, Fault::Straggler], seeds: 2, learning_rates: vec![1e-3, 8e-3] };
+    // Methods, seeds and faults after so many of the ten runs.
+    let expected = [
+        (1, None),
+        (2, Some((1, 1, 0))),
+        (3, Some((1, 1, 0))),
+        (4, Some((2, 1, 0))),
+        (5, Some((2, 1, 0))),
+        (6, Some((2, 2, 0))),
+        (9, Some((2, 2, 1))),
+        (10, Some((2, 2, 2))),
+    ];
+    for (ended, expected) in expected {
+        let interruption = AtomicBool::new(false);
+        let tell = |done: usize, _: &Job| interruption.store(done >= ended, Ordering::Relaxed);
+        let results = plan.run(1, &interruption, &tell);
+        let found = results.as_ref().map(|Results { plan, .. }| (plan.methods.len(), plan.seeds, plan.faults.len()));
+        assert_eq!(found, expected, "after {ended}");
+        let Some(results) = results else { continue };
+        assert_eq!(results.left_out, plan.count() - results.plan.count());
+        let (of_method, figures) = (results.runs.len() / results.plan.methods.len(), Figures::new(&results, None));
+        assert_eq!(of_method, results.plan.seeds as usize + results.plan.faults.len(), "after {ended}");
+        assert_eq!(figures.verdict(&results).starts_with("Partial: interrupted, with "), ended < plan.count());
+        assert!(figures.costs.iter().all(|cost| cost.loss.is_finite()), "after {ended}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What a scenario file must not say: values out of range, sections that contradict each other, absurd sizes.
 
+use std::ops::RangeInclusive;
+
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{GossipSpec, ManifestError};
 
@@ -9,6 +11,9 @@ use crate::trainer::{TrainerSpec, TrainerSpecError};
 /// What the runs of all threads together may take, as [`ScenarioFile::memory_bytes`] estimates it: the memory of a
 /// common laptop, half of it left to others.
 pub const MEMORY_BYTES_MAX: u64 = 8_000_000_000;
+
+/// Nodes of a swarm: one alone has nobody to exchange with, and more take hours. The most is a guess.
+pub const NODES: RangeInclusive<u64> = 2..=4096;
 
 /// Steps of a schedule where only the model's size or ranges matter.
 const DEFAULT_STEPS: u64 = 1000;
@@ -73,7 +78,7 @@ impl ScenarioFile {
 
     fn validate_swarm(&self) -> Checked {
         let (swarm, trainer, phases) = (&self.swarm, &self.trainer, &self.phases);
-        counted("swarm.nodes", swarm.nodes, 2, 4096)?;
+        counted("swarm.nodes", swarm.nodes, *NODES.start() as usize, *NODES.end() as usize)?;
         counted("swarm.parameters", swarm.parameters, 1, 100_000_000)?;
         within("swarm.step_seconds", swarm.step_seconds, 0.001, 3600.0)?;
         counted("swarm.state_chunk", swarm.state_chunk, 1, 100_000_000)?;

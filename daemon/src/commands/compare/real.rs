@@ -12,7 +12,6 @@ use murmur_sim::compare::{Fault, Kind, Method, Results, STRAGGLER, Setting};
 
 use crate::cli::{CompareOptions, LocalOptions};
 use crate::commands::node::identity_at;
-use crate::commands::sim::interrupted;
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::pace::Pace;
@@ -47,7 +46,7 @@ impl Job {
 
 /// Trains by every method that daemons have, at the learning rate that was its best in the simulator, with the first seed, and then
 /// through the faults. Alone are those of another swarm, so that they read the same data in the same order; by themselves they
-/// are not trained, and what goes wrong elsewhere costs them nothing.
+/// are not trained, and what goes wrong elsewhere costs them nothing. Ctrl-C leaves out the swarm under way and those after it.
 pub(super) fn run(
     results: &Results,
     figures: &Figures,
@@ -70,7 +69,7 @@ pub(super) fn run(
         Ok(hosts) => (Some(hosts), Lines::Shaped),
         Err(reason) => (None, Lines::Loopback(reason.to_string())),
     };
-    let mut real = Real { lines, measured: Vec::new(), target: figures.target };
+    let mut real = Real { lines, measured: Vec::new(), target: figures.target, left_out: 0 };
     note(&real.conditions(results));
     let jobs = jobs(results, figures, hosts.is_some());
     let seconds: f64 = jobs.iter().map(|job| simulated_seconds(results, job.method, job.fault)).sum();
@@ -78,32 +77,30 @@ pub(super) fn run(
     let mut calm = None;
     for (number, job) in jobs.iter().enumerate() {
         if interruption.load(Ordering::Relaxed) {
-            return Err(no_comparison().into());
+            break;
         }
         let own = folder.join(job.name());
         note(&format!("real swarm {} of {}: {}", number + 1, jobs.len(), job.name()));
         std::fs::write(own.with_extension("toml"), job.manifest.canonical_text()).map_err(unwritable)?;
         let twins = calm.take().filter(|_| job.method.kind == Kind::Alone);
-        real.measured.push(train(results, options, hosts.as_ref(), job, (&own, twins.as_deref()))?);
+        let Some(measured) = train(results, options, hosts.as_ref(), job, (&own, twins.as_deref()))? else { break };
+        real.measured.push(measured);
         calm = Some(own);
     }
+    real.left_out = jobs.len() - real.measured.len();
     // Real daemons may miss the least loss that all simulated nodes reached.
     real.target = options.target.unwrap_or_else(|| real.reached_by_all(figures.target));
     Ok(real)
 }
 
-fn no_comparison() -> Failure {
-    interrupted("interrupted: there is no comparison".to_owned())
-}
-
-/// Trains one swarm in a folder, or the twins of another one's daemons.
+/// Trains one swarm in a folder, or the twins of another one's daemons; `None` where Ctrl-C has ended it.
 fn train(
     results: &Results,
     options: &CompareOptions,
     hosts: Option<&Hosts>,
     job: &Job,
     (folder, twins): (&Path, Option<&Path>),
-) -> anyhow::Result<Measured> {
+) -> anyhow::Result<Option<Measured>> {
     let files = options.data.iter().cloned().collect();
     let daemons = LocalOptions {
         run: Some(folder.with_extension("toml")),
@@ -118,8 +115,8 @@ fn train(
     let seconds = TIME_FACTOR_MAX * simulated_seconds(results, job.method, job.fault);
     let limit = Duration::from_secs_f64(seconds) + TIME_MORE;
     let trial = Trial { hosts, limit, ..trial(base, job.fault) };
-    let ended = local::train(daemons, files, (folder, twins), trial)?.ok_or_else(no_comparison)?;
-    Ok(measured(job.method, job.fault, ended, base))
+    let ended = local::train(daemons, files, (folder, twins), trial)?;
+    Ok(ended.map(|ended| measured(job.method, job.fault, ended, base)))
 }
 
 /// Makes identities whose order is that of the nodes. Members take their ranks by it, so that here, too, the first node is a star's

@@ -43,13 +43,19 @@ impl Source {
         };
         let mut file: ScenarioFile = parse(Path::new(&place), &text, EXAMPLE)
             .map_err(|failure| of_other_kind(Path::new(&place), &text, "scenario", failure))?;
+        if toml::from_str::<toml::Table>(&text).is_ok_and(|table| table.is_empty()) {
+            let message = format!("{place} is no scenario: it sets nothing");
+            return Err(Failure::new(ExitCode::Settings, message).hint(
+                "`murmur sim show everything` prints an annotated one to begin with; `calm` is a swarm without faults",
+            ));
+        }
         if !settings.is_empty() {
             (file, text) = with_settings(&place, &text, &settings)?;
         }
         if let Some(nodes) = nodes {
             file.swarm.nodes = Drawn::fixed(nodes);
         }
-        file.validate().map_err(|mistake| refused(&place, &text, (nodes, &settings), &mistake))?;
+        file.validate().map_err(|mistake| refused(&place, &text, &settings, &mistake))?;
         let bytes = file.memory_bytes().saturating_mul(jobs as u64);
         if bytes > MEMORY_BYTES_MAX {
             let (estimate, most) = (human_bytes(bytes), human_bytes(MEMORY_BYTES_MAX));
@@ -133,10 +139,9 @@ fn unknown(name: &str) -> Failure {
     }
 }
 
-fn refused(place: &str, text: &str, (nodes, settings): (Option<usize>, &[Setting]), mistake: &Mistake) -> Failure {
+fn refused(place: &str, text: &str, settings: &[Setting], mistake: &Mistake) -> Failure {
     let Mistake { key, value, rule } = mistake;
     let place = match line_of_field(text, key) {
-        _ if nodes.is_some() && *key == "swarm.nodes" => "--nodes".to_owned(),
         _ if settings.iter().any(|setting| setting.key == *key) => "--set".to_owned(),
         // The lines are not the file's any more.
         _ if !settings.is_empty() => place.to_owned(),

@@ -17,7 +17,7 @@ const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 /// where their base lies. The folder is there whole or not at all.
 ///
 /// # Errors
-/// When `folder` exists, unless `overwrites`, or the disk is full; nothing has changed then.
+/// When `folder` exists, unless `overwrites`, when it is a file or would lie in one, or the disk is full; nothing has changed then.
 ///
 /// # Panics
 /// When `adapters` is of another layout.

@@ -122,6 +122,9 @@ pub enum PretrainedError {
     /// An export would overwrite something.
     #[error("{0} exists already")]
     Exists(PathBuf),
+    /// A file is where an export's folder would be, or a folder above it.
+    #[error("{0} is a file, and an export is a folder of files")]
+    NoFolder(PathBuf),
 }
 
 impl PretrainedError {
@@ -143,6 +146,7 @@ impl PretrainedError {
             | PretrainedError::HeadNotTied { .. } => "weights and config.json must be of one model: get both again",
             PretrainedError::Type { .. } => "quantized models cannot be trained: use the original weights",
             PretrainedError::Exists(_) => "choose another folder, or --force to overwrite the model in it",
+            PretrainedError::NoFolder(_) => "choose a folder that is not there yet with --to",
         }
     }
 }

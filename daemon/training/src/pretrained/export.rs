@@ -58,6 +58,9 @@ impl Target<'_> {
     /// Has `write` fill the folder, which is there whole or not at all.
     pub(super) fn fill(&self, write: impl FnOnce(&Path) -> Result<(), PretrainedError>) -> Result<(), PretrainedError> {
         let folder = self.folder;
+        if let Some(file) = folder.ancestors().find(|path| path.exists()).filter(|path| !path.is_dir()) {
+            return Err(PretrainedError::NoFolder(file.to_owned()));
+        }
         if folder.exists() && !self.overwrites {
             return Err(PretrainedError::Exists(folder.to_owned()));
         }
@@ -79,7 +82,7 @@ impl Target<'_> {
 /// beside the base model's weights (its tokenizer) as well. The folder is there whole or not at all.
 ///
 /// # Errors
-/// When `folder` exists, unless `overwrites`, or the disk is full; nothing has changed then.
+/// When `folder` exists, unless `overwrites`, when it is a file or would lie in one, or the disk is full; nothing has changed then.
 ///
 /// # Panics
 /// When `parameters` is of another model.

@@ -220,6 +220,20 @@ fn an_export_overwrites_nothing_unasked_and_brings_the_tokenizer_along() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 2, "nothing temporary is left");
 }
 
+/// Also with leave to overwrite: what is there is no model.
+#[test]
+fn an_export_to_a_file_or_into_one_is_refused_by_its_name() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (file, config) = (folder.path().join("notes.txt"), config());
+    std::fs::write(&file, "mine").expect("written");
+    for (target, overwrites) in [(file.clone(), false), (file.clone(), true), (file.join("model"), false)] {
+        let refused = export(&config, &weights(&config), ExportType::F32, None, &target, overwrites);
+        assert!(matches!(&refused, Err(PretrainedError::NoFolder(named)) if *named == file), "{refused:?}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).expect("there"), "mine");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 1, "nothing temporary is left");
+}
+
 /// The id of a run on a base holds its digest: printed once by this very test.
 #[test]
 fn digests_of_plain_models_have_not_changed() {

@@ -56,6 +56,8 @@ pub struct Real {
     pub measured: Vec<Measured>,
     /// The loss that times are told for, of real daemons and of simulated nodes.
     pub target: f64,
+    /// Swarms that would have been trained besides, had nobody interrupted.
+    pub left_out: usize,
 }
 
 impl Real {
@@ -80,8 +82,17 @@ impl Real {
                 format!("They are connected over loopback, without rates, latency, loss or partitions: {reason}.")
             }
         };
+        let left_out = match self.left_out {
+            0 => String::new(),
+            left_out => {
+                format!(
+                    "Partial: interrupted, so {left_out} of {} swarms are left out. ",
+                    left_out + self.measured.len()
+                )
+            }
+        };
         format!(
-            "{lines} A step takes as long as a simulated one, or longer where the processor that all share is too slow."
+            "{left_out}{lines} A step takes as long as a simulated one, or longer where the processor that all share is too slow."
         )
     }
 
@@ -183,7 +194,7 @@ mod tests {
         let results = simulated(&[Fault::Kill, Fault::Straggler]);
         let real = |kill: &Measured| {
             let measured = vec![calm.clone(), kill.clone(), straggler.clone()];
-            let real = Real { lines: Lines::Shaped, measured, target: 0.0 };
+            let real = Real { lines: Lines::Shaped, measured, target: 0.0, left_out: 0 };
             Real { target: real.reached_by_all(4.0), ..real }
         };
         let rows = |kill: &Measured| {
@@ -198,7 +209,7 @@ mod tests {
         assert_ne!(simulated(Fault::Straggler), "none", "a ring waits for its slowest");
         kill.is_complete = false;
         assert_eq!(rows(&kill)[1][1], "stands still");
-        let calm_alone = Real { lines: Lines::Shaped, measured: vec![calm.clone()], target: 4.0 };
+        let calm_alone = Real { lines: Lines::Shaped, measured: vec![calm.clone()], target: 4.0, left_out: 0 };
         assert!(calm_alone.fault_table(&results).is_none());
     }
 
