@@ -163,8 +163,9 @@ pub(crate) const FLOW_DELAY: Duration = Duration::from_secs(1);
 /// machine each of them waits some tenths of a second for a processor.
 pub(crate) const FLOW_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// The bytes on their way to a peer, before anything is known of its line: four seconds at 64 kbit/s.
-pub(crate) const FLOW_WINDOW_START: usize = 32 * 1024;
+/// The bytes on their way to a peer, before anything is known of its line: about as many as TCP begins with (RFC 6928), two
+/// seconds at 64 kbit/s. The queues of such lines drop more, and TCP then waits for seconds.
+pub(crate) const FLOW_WINDOW_START: usize = 16 * 1024;
 
 /// The least: two seconds at 64 kbit/s.
 pub(crate) const FLOW_WINDOW_MIN: usize = 16 * 1024;

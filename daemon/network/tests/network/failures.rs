@@ -24,7 +24,7 @@ const ANNOUNCED_BYTES: usize = 1 << 20;
 const SENT_BYTES: usize = 100_000;
 
 /// How much the peer reads of what the node sends: it confirms nothing, so no more would come than a first window.
-const READ_BYTES: usize = 20_000;
+const READ_BYTES: usize = 10_000;
 
 /// What the allocator may keep from one look to the next, in bytes: eight of the transfers, where two thousand were
 /// begun.

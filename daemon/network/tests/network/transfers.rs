@@ -51,7 +51,7 @@ async fn the_next_stream_is_opened_while_the_last_bytes_are_still_to_be_written(
         let mut node = Node::start(over).await;
         let (mut reader, _control) = Hostile::join(&mut node).await;
         // Twice what may be on its way at first: half of it waits for a word of the reader, who says none.
-        (1..=2).for_each(|number| node.transfer(number, reader.peer, payload(64 << 10, 1)));
+        (1..=2).for_each(|number| node.transfer(number, reader.peer, payload(32 << 10, 1)));
         // Kept: a stream that is dropped makes room for the next.
         let mut opened = Vec::new();
         for number in ["first", "next"] {
