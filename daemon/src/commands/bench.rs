@@ -207,10 +207,14 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
     }
     let speed = Speed {
         tokens_per_second: middle(rounds.iter().map(|round| round.tokens / round.wall.as_secs_f64())),
-        tokens_per_processor_second: rounds.iter().all(|round| round.processor.is_some()).then(|| {
-            let seconds = |round: &Round| round.processor.unwrap_or_default().as_secs_f64();
-            middle(rounds.iter().map(|round| round.tokens / seconds(round)))
-        }),
+        // Of a model so small that the clock of the system has not moved on, it is not known.
+        tokens_per_processor_second: rounds
+            .iter()
+            .all(|round| round.processor.is_some_and(|taken| !taken.is_zero()))
+            .then(|| {
+                let seconds = |round: &Round| round.processor.unwrap_or_default().as_secs_f64();
+                middle(rounds.iter().map(|round| round.tokens / seconds(round)))
+            }),
         peak_bytes,
     };
     let all: Vec<&TimedStep> = rounds.iter().flat_map(|round| &round.steps).collect();
@@ -357,6 +361,7 @@ mod tests {
         let report = measure(&manifest, &options, &Device::Cpu).expect("a report");
         assert!(report.speed.tokens_per_second > 0.0 && report.gigaflops > 0.0 && report.product_gigaflops > 0.0);
         assert!(report.seconds.optimizer > 0.0 && report.pytorch.is_empty());
+        assert!(report.speed.tokens_per_processor_second.is_none_or(f64::is_finite), "{:?}", report.speed);
         show(&report);
     }
 }
