@@ -351,15 +351,10 @@ fn the_doctor_compares_a_team_with_one_machine_and_does_not_recommend_a_slower_o
     assert!((0.2..0.45).contains(&back), "{of_helper}");
     // It is free for a captain again.
     slow.wait_for("holds nothing any more");
-    let mut is_there = false;
-    for line in slow.told().lines() {
-        if line.ends_with(" is there") {
-            assert!(!is_there, "said twice: {}", slow.told());
-            is_there = true;
-        }
-        is_there &= !line.starts_with("waiting ");
-    }
-    assert!(is_there, "{}", slow.told());
+    let said = slow.told();
+    let comings = said.lines().filter(|line| line.ends_with(" is there") || line.starts_with("waiting "));
+    let comings: Vec<bool> = comings.map(|line| line.ends_with(" is there")).collect();
+    assert!(comings.contains(&true) && comings.windows(2).all(|two| two != [true, true]), "said twice: {said}");
     let line = slow.line();
     drop(slow);
     let (is_fit, told) = doctor(&[&line]);
