@@ -108,8 +108,13 @@ const LENGTHS: [(Method, f64, Treatment); 5] = [
 ];
 
 /// The runs of [`Question::Longest`].
-const LONGEST: [(Method, f64, Treatment); 4] =
-    [(links(128), 8e-3, MUON_MATCHED), REFERENCE, (links(16), 8e-3, MUON_MATCHED), (Method::DataParallel, 8e-3, MUON)];
+const LONGEST: [(Method, f64, Treatment); 5] = [
+    (links(128), 8e-3, MUON_MATCHED),
+    REFERENCE,
+    (Method::DataParallel, 4e-3, ADAMW),
+    (links(16), 8e-3, MUON_MATCHED),
+    (Method::DataParallel, 8e-3, MUON),
+];
 
 /// The runs of [`Question::Stages`].
 const STAGES: [(Method, f64, Treatment); 6] = [
