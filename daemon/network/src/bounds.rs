@@ -226,8 +226,8 @@ pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// From an established connection to the end of the handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// From an opened bulk stream to its header. It waits behind what is on its way, and a line of 64 kbit/s whose queue drops some of
-/// that carries nothing for up to twelve seconds: TCP repeats after three, then six, then twelve.
+/// From an opened stream to the header of its transfer, or to its request for a shard. Either waits behind what is on its way, and
+/// on a line of 64 kbit/s whose queue drops some of that TCP is silent for three seconds, then six, then twelve.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A transfer, or a control message being written, that does not move for this long is given up. Not a total: slow

@@ -77,6 +77,9 @@ impl Plan {
         let mut plan = self.clone();
         let tried = |method: &Method| tuning.iter().filter(|run| run.method == *method).count();
         plan.methods.retain(|method| tried(method) == self.learning_rates.len());
+        if plan.methods.is_empty() {
+            return None;
+        }
         tuning.retain(|run| plan.methods.contains(&run.method));
         let mut runs: Vec<Outcome> =
             plan.methods.iter().filter_map(|method| best_of(&tuning, method).cloned()).collect();
@@ -95,9 +98,6 @@ impl Plan {
             Fault::None => run.seed < seed + plan.seeds,
             fault => plan.faults.contains(&fault),
         });
-        if plan.methods.is_empty() {
-            return None;
-        }
         Some(Results { left_out: self.count() - plan.count(), plan, tuning, runs })
     }
 

@@ -134,12 +134,10 @@ fn links(name: &str) -> Result<Links, Failure> {
         return Err(Failure::new(ExitCode::Settings, format!("there are no links `{name}`"))
             .hint(format!("lan, home or world, or a file with {example}")));
     }
-    let text = std::fs::read_to_string(name).map_err(|error| {
-        Failure::new(ExitCode::Files, format!("cannot read {name}: {error}"))
-            .hint(format!("a file of links holds {example}"))
-    })?;
-    let file: LinksFile = parse(Path::new(name), &text, "murmur compare --help")
-        .map_err(|failure| failure.hint(format!("a file of links holds {example}")))?;
+    let hinted = |failure: Failure| failure.hint(format!("a file of links holds {example}"));
+    let text = std::fs::read_to_string(name)
+        .map_err(|error| hinted(Failure::new(ExitCode::Files, format!("cannot read {name}: {error}"))))?;
+    let file: LinksFile = parse(Path::new(name), &text, "murmur compare --help").map_err(hinted)?;
     let ranges = [
         ("up_mbit", file.up_mbit, 0.01, 1e6),
         ("down_mbit", file.down_mbit, 0.01, 1e6),
