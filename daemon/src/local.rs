@@ -211,17 +211,20 @@ impl Swarm<'_> {
         let (lines, mut heard) = mpsc::channel(LINES_MAX);
         // From now on: without it the first Ctrl-C would leave processes behind that begin or are still ending.
         let mut signals = Signals::new();
-        let lenders = tokio::select! {
-            lenders = self.lenders() => lenders?,
+        let mut lenders = Vec::new();
+        tokio::select! {
+            started = self.start_lenders(&mut lenders) => started?,
             () = signals.first() => {
-                // Helpers that have begun are killed: nobody has given them anything.
+                for lender in lenders {
+                    lender.kill().await;
+                }
                 if self.is_new {
                     remove_unused(&self.folder);
                 }
                 note("Ctrl-C: no daemon had begun, and its helpers have ended");
                 return Ok(None);
             }
-        };
+        }
         let mut children = vec![self.spawn(0, None, &lenders, &lines)?];
         let counts = (usize::from(self.options.nodes), lenders.len());
         let view = View::new(self.options.format, self.floor, counts, &self.manifest);
@@ -281,13 +284,13 @@ impl Swarm<'_> {
         Ok((!is_interrupted).then_some(Ended { folder: self.folder.clone(), summary, tried }))
     }
 
-    /// The captain's helpers, which listen.
-    async fn lenders(&self) -> anyhow::Result<Vec<Lender>> {
-        let mut lenders = Vec::new();
+    /// The captain's helpers, one after another: each measures the machine as it begins.
+    async fn start_lenders(&self, lenders: &mut Vec<Lender>) -> anyhow::Result<()> {
         for number in 0..self.helpers() {
-            lenders.push(Lender::start(&self.folder.join(format!("helper-{number}")), self.threads()).await?);
+            let lender = Lender::start(&self.folder.join(format!("helper-{number}")), self.threads())?;
+            lenders.push_mut(lender).listen().await?;
         }
-        Ok(lenders)
+        Ok(())
     }
 
     fn helpers(&self) -> u8 {

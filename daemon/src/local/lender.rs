@@ -1,7 +1,7 @@
 //! A helper of a local team: `murmur lend` as a process of this machine, for the first daemon, which is the team's captain.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use murmur_training::TrainingOptions;
 use murmur_training::ops::Kernels;
 use murmur_training::team::captain_needs;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{ChildStdin, Command};
 
 use super::child::without_settings;
 use crate::failure::{ExitCode, Failure};
@@ -27,19 +27,20 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running helper. Dropping it kills the process.
 pub(super) struct Lender {
-    /// With which the captain takes it.
+    /// With which the captain takes it, once it listens.
     pub(super) line: String,
+    log: PathBuf,
     process: tokio::process::Child,
     /// Closing it asks the helper to leave.
     stdin: Option<ChildStdin>,
 }
 
 impl Lender {
-    /// Starts a helper and waits until it listens.
+    /// Starts a helper, which does not listen yet.
     ///
     /// # Errors
-    /// When its folder cannot be written, or it does not start.
-    pub(super) async fn start(directory: &Path, threads: usize) -> anyhow::Result<Lender> {
+    /// When its folder or the system refuses.
+    pub(super) fn start(directory: &Path, threads: usize) -> anyhow::Result<Lender> {
         let log = log_path(directory);
         let unwritable = |error: std::io::Error| {
             Failure::new(ExitCode::Files, format!("cannot write {}: {error}", log.display()))
@@ -56,10 +57,23 @@ impl Lender {
         command.process_group(0);
         let mut process = command.spawn().context("cannot start a helper")?;
         let stdin = process.stdin.take();
-        let mut lines = BufReader::new(process.stdout.take().context("the pipe that was asked for")?).lines();
-        let line = tokio::time::timeout(READY_TIMEOUT, line(&mut lines)).await.ok().flatten();
-        let line = line.ok_or_else(|| no_helper(&log))?;
-        Ok(Lender { line, process, stdin })
+        Ok(Lender { line: String::new(), log, process, stdin })
+    }
+
+    /// Waits until it listens.
+    ///
+    /// # Errors
+    /// With its own reason when it does not.
+    pub(super) async fn listen(&mut self) -> anyhow::Result<()> {
+        let stdout = self.process.stdout.take().context("the pipe that was asked for")?;
+        let line = tokio::time::timeout(READY_TIMEOUT, line(BufReader::new(stdout).lines())).await.ok().flatten();
+        self.line = line.ok_or_else(|| no_helper(&self.log))?;
+        Ok(())
+    }
+
+    /// Ends it at once: for one that nobody has given anything.
+    pub(super) async fn kill(mut self) {
+        let _ = tokio::time::timeout(END_TIMEOUT, self.process.kill()).await;
     }
 
     /// Lets it end in order, or the hard way.
@@ -72,7 +86,7 @@ impl Lender {
 }
 
 /// What it says once it listens; `None` where it ends before.
-async fn line(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
+async fn line(mut lines: Lines<impl AsyncBufRead + Unpin>) -> Option<String> {
     while let Ok(Some(text)) = lines.next_line().await {
         let object: Value = serde_json::from_str(&text).unwrap_or_default();
         if let Some(line) = object.pointer("/lending/line").and_then(Value::as_str) {
