@@ -1,5 +1,6 @@
 //! Who a peer is and where it can be reached, without a network library.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::text::is_unprintable;
 pub const ADDRESS_BYTES_MAX: usize = 256;
 
 /// A node's identity: its ed25519 public key. Shown and parsed in libp2p's form, `12D3KooW…`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Encode, Decode)]
 pub struct PeerId([u8; 32]);
 
 /// What libp2p puts before an ed25519 key: an identity multihash (0x00) of 0x24 bytes, which hold a protobuf with the
@@ -24,6 +25,20 @@ const LIBP2P_PREFIX: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not an ed25519 peer id (they begin with 12D3KooW)")]
 pub struct PeerIdError;
+
+/// As their bytes. Keys hardly ever agree in the first eight, and every look into a map of peers compares several.
+impl Ord for PeerId {
+    fn cmp(&self, other: &PeerId) -> Ordering {
+        let first = |id: &PeerId| id.0.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+        first(self).cmp(&first(other)).then_with(|| self.0.cmp(&other.0))
+    }
+}
+
+impl PartialOrd for PeerId {
+    fn partial_cmp(&self, other: &PeerId) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl PeerId {
     /// The identity with this ed25519 public key.
@@ -127,6 +142,15 @@ mod tests {
         assert_eq!(text.parse(), Ok(peer));
         assert_eq!("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N".parse::<PeerId>(), Err(PeerIdError));
         assert_eq!("hello".parse::<PeerId>(), Err(PeerIdError));
+    }
+
+    #[test]
+    fn peers_are_in_the_order_of_their_bytes() {
+        for (place, low, high) in [(0, 1, 255), (7, 127, 128), (8, 0, 1), (31, 254, 255)] {
+            let with = |byte| std::array::from_fn(|index| if index == place { byte } else { 9 });
+            let (lower, higher) = (PeerId::from_public_key(with(low)), PeerId::from_public_key(with(high)));
+            assert!(lower < higher && higher > lower && lower.cmp(&lower).is_eq(), "byte {place}");
+        }
     }
 
     #[test]
