@@ -149,7 +149,7 @@ mod tests {
         for (place, low, high) in [(0, 1, 255), (7, 127, 128), (8, 0, 1), (31, 254, 255)] {
             let with = |byte| std::array::from_fn(|index| if index == place { byte } else { 9 });
             let (lower, higher) = (PeerId::from_public_key(with(low)), PeerId::from_public_key(with(high)));
-            assert!(lower < higher && higher > lower && lower.cmp(&lower).is_eq(), "byte {place}");
+            assert_eq!((lower.cmp(&higher), higher.cmp(&lower)), (Ordering::Less, Ordering::Greater), "byte {place}");
         }
     }
 
