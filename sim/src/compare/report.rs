@@ -89,7 +89,8 @@ impl Figures {
         Figures { target, costs: costs.collect(), rows }
     }
 
-    /// A sentence or two on who won, from the figures alone; of an interrupted comparison, that it is one.
+    /// A sentence or two on who won, from the figures alone; of an interrupted comparison, that it is one. A single method has
+    /// won nothing.
     pub fn verdict(&self, results: &Results) -> String {
         let winner = self.winner(results);
         match results.left_out {
@@ -112,12 +113,17 @@ impl Figures {
             return format!("On {links} links with {nodes} nodes no method reached a loss of {:.3}.", self.target);
         };
         let time = |row: &Row| row.target.map_or(f64::INFINITY, |point| point.seconds);
-        let mut text = format!(
-            "On {links} links with {nodes} nodes {} reached a loss of {:.3} first, in {}",
-            first.method.name,
-            self.target,
-            seconds(time(first))
-        );
+        let sent = |row: &Row| row.target.map_or(f64::INFINITY, |point| point.busiest_bytes as f64);
+        let mut text =
+            format!("On {links} links with {nodes} nodes {} reached a loss of {:.3}", first.method.name, self.target);
+        if self.rows.len() == 1 {
+            let _ = write!(text, " in {}", seconds(time(first)));
+            if first.busiest_bytes > 0.0 {
+                let _ = write!(text, ", with {} sent by the busiest node", bytes(sent(first)));
+            }
+            return text + ".";
+        }
+        let _ = write!(text, " first, in {}", seconds(time(first)));
         // A loss that was there at once says nothing of speed.
         let is_timed = time(first) > 0.0;
         if let [_, second, ..] = reached[..]
@@ -143,7 +149,6 @@ impl Figures {
                 write!(text, " For the same number of tokens {} learned best ({:.3}).", best.method.name, best.loss.0);
         }
         let talking = reached.iter().filter(|row| row.busiest_bytes > 0.0);
-        let sent = |row: &Row| row.target.map_or(f64::INFINITY, |point| point.busiest_bytes as f64);
         if let Some(least) = talking.min_by(|one, other| sent(one).total_cmp(&sent(other))) {
             let until = bytes(sent(least));
             let _ = write!(text, " The busiest node sent least with {}: {until} until then.", least.method.name);

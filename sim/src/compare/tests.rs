@@ -171,7 +171,10 @@ fn an_interrupted_comparison_has_what_all_of_its_methods_have() {
         assert_eq!(results.left_out, plan.count() - results.plan.count());
         let (of_method, figures) = (results.runs.len() / results.plan.methods.len(), Figures::new(&results, None));
         assert_eq!(of_method, results.plan.seeds as usize + results.plan.faults.len(), "after {ended}");
-        assert_eq!(figures.verdict(&results).starts_with("Partial: interrupted, with "), ended < plan.count());
+        let verdict = figures.verdict(&results);
+        assert_eq!(verdict.starts_with("Partial: interrupted, with "), ended < plan.count());
+        let has_won = verdict.contains(" first, in ") && verdict.contains(" learned best ");
+        assert_eq!(has_won, results.plan.methods.len() > 1, "{verdict}");
         assert!(figures.costs.iter().all(|cost| cost.loss.is_finite()), "after {ended}");
     }
 }

@@ -257,7 +257,9 @@ impl CorpusError {
     pub fn remedy(&self) -> &'static str {
         match self {
             CorpusError::NoFiles => "name them with --data FILE… (a run with data.share = true brings them along)",
-            CorpusError::FilesUnused => "leave --data out (and MURMUR_DATA), or use a run whose data.source is \"files\"",
+            CorpusError::FilesUnused => {
+                "leave --data out (and MURMUR_DATA), or use a run whose data.source is \"files\""
+            }
             CorpusError::Unreadable { .. } | CorpusError::Empty(_) => "check the path and the content of the file",
             CorpusError::AllLeftOut { .. } => {
                 "check the folder, and data.source in the run file: it names the kind of data"
