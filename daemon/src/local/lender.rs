@@ -80,7 +80,7 @@ impl Lender {
     pub(super) async fn end(mut self) {
         drop(self.stdin.take());
         if tokio::time::timeout(END_TIMEOUT, self.process.wait()).await.is_err() {
-            let _ = self.process.kill().await;
+            self.kill().await;
         }
     }
 }
