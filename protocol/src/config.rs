@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::bounds::{LEAVE_TIMEOUT, STATE_CHUNK_VALUES};
 use crate::event::TrainingReport;
 use crate::finish::RunEnd;
+use crate::fragments::Holding;
 use crate::manifest::{GossipSpec, RunManifest, SynchronousSpec};
 use crate::message::KnownPeer;
 use crate::peer::{Address, PeerId};
@@ -21,6 +22,8 @@ pub struct Config {
     pub synchronous: SynchronousSpec,
     /// When the run ends, and who may end it.
     pub end: RunEnd,
+    /// Which fragments of the model it has. In a run that averages all at once: all.
+    pub holding: Holding,
     /// How this node comes by its model.
     pub start: Start,
     /// Where its trainer stands: not at zero where the model comes from a checkpoint.
@@ -68,6 +71,7 @@ impl Config {
             gossip: manifest.gossip.clone(),
             synchronous: manifest.synchronous.clone(),
             end: RunEnd::of(manifest),
+            holding: Holding::ALL,
             start: Start::WithModel,
             training: TrainingReport::default(),
             bootstrap: Vec::new(),

@@ -39,6 +39,7 @@ mod starter;
 mod step_time;
 mod terms;
 mod timeout;
+mod turns;
 mod uplink;
 
 pub use gain::stability_bound;

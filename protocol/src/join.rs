@@ -16,6 +16,7 @@ use crate::Payload;
 use crate::bounds::*;
 use crate::effect::TrainerOrder;
 use crate::exchange::is_progress_odd;
+use crate::fragments::Holding;
 use crate::layout::ModelLayout;
 use crate::message::{Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
@@ -80,8 +81,8 @@ impl Joining {
     pub(crate) fn new(me: PeerId, seed: u64, chunking: Chunking, first_number: u64, now: Time) -> Joining {
         Joining {
             random: stream(seed, "joining", &[me.as_bytes()]),
+            copying: Copying::new(chunking.clone()),
             chunking,
-            copying: Copying::new(chunking),
             has_one_donor: false,
             expected_progress: None,
             loading: None,
@@ -148,23 +149,27 @@ impl Joining {
     fn ask(&mut self, now: Time, connected: &[Witness], reputation: &Reputation, out: &mut Outbox) {
         self.doubted.retain(|(_, until)| now < *until);
         let mut donors = self.undoubted(connected);
-        reputation.retain_believable(&mut donors);
+        let mut believable: Vec<PeerId> = donors.iter().map(|donor| donor.peer).collect();
+        reputation.retain_believable(&mut believable);
+        donors.retain(|donor| believable.contains(&donor.peer));
         // Others must be left to compare the copy with.
         let donors_max = if self.has_one_donor { 1 } else { (donors.len() / 2).clamp(1, STATE_DONORS_MAX) };
-        donors.retain(|peer| !self.copying.is_busy_with(*peer));
+        donors.retain(|donor| !self.copying.is_busy_with(donor.peer));
         while !donors.is_empty() {
             let room = donors_max.saturating_sub(self.copying.asked().len());
             // One more than usual may do the work of somebody who is late.
             if room == 0 && (self.copying.asked().len() > donors_max || !self.copying.is_anybody_late(now)) {
                 return;
             }
-            let Some(Share { chunks, taken_from }) = self.copying.next_share(now, room.min(donors.len())) else {
-                return;
-            };
+            let holdings: Vec<Holding> = donors.iter().map(|donor| donor.holding).collect();
+            let share = self.copying.next_share(now, &holdings, room.min(donors.len()));
+            let Some(Share { chunks, taken_from }) = share else { return };
             if let Some((slow, request, chunks)) = taken_from {
                 out.send(slow, Message::RequestState { request, chunks });
             }
-            let peer = donors.swap_remove(self.random.random_range(0..donors.len()));
+            let able = donors.iter().enumerate().filter(|(_, donor)| self.copying.is_held(chunks, donor.holding));
+            let able: Vec<usize> = able.map(|(place, _)| place).collect();
+            let Witness { peer, .. } = donors.swap_remove(able[self.random.random_range(0..able.len())]);
             let request = self.next_request;
             self.next_request += 1;
             self.copying.ask(now, peer, request, chunks);
@@ -173,7 +178,7 @@ impl Joining {
     }
 
     /// Whom to ask of `connected`: of ranges whose models nobody has doubted, where there are any.
-    fn undoubted(&self, connected: &[Witness]) -> Vec<PeerId> {
+    fn undoubted(&self, connected: &[Witness]) -> Vec<Witness> {
         let is_doubted = |member: &&Witness| self.doubted.iter().any(|(doubted, _)| doubted.peer == member.peer);
         let is_of_doubted = |member: &&Witness| {
             member.range.is_none() || self.doubted.iter().any(|(doubted, _)| doubted.range == member.range)
@@ -181,7 +186,7 @@ impl Joining {
         let undoubted: Vec<&Witness> = connected.iter().filter(|member| !is_doubted(member)).collect();
         let others: Vec<&Witness> = undoubted.iter().copied().filter(|member| !is_of_doubted(member)).collect();
         let is_narrowed = !self.doubted.is_empty() && !others.is_empty();
-        (if is_narrowed { others } else { undoubted }).into_iter().map(|member| member.peer).collect()
+        (if is_narrowed { others } else { undoubted }).into_iter().copied().collect()
     }
 
     /// Somebody has connected whom nobody could ask before.
@@ -237,7 +242,7 @@ impl Joining {
         }
         if let Some((chunks, progress, donors)) = self.copying.whole() {
             self.loading = Some((donors, progress));
-            self.copying = Copying::new(self.chunking);
+            self.copying = Copying::new(self.chunking.clone());
             out.request(Purpose::StateLoad, |request| TrainerOrder::LoadState { request, chunks, progress });
         }
         Ok(())
@@ -263,9 +268,9 @@ impl Joining {
         Some(Loaded::Unfit { donor: donors.first().map(|donor| donor.peer).filter(|_| donors.len() == 1) })
     }
 
-    /// The model of `donors` is to be compared with those of others.
-    pub(crate) fn begin_check(&mut self, now: Time, donors: Vec<Witness>) {
-        self.checking = Some(Check::new(now, donors));
+    /// These fragments of the model of `donors` are to be compared with those of others.
+    pub(crate) fn begin_check(&mut self, now: Time, donors: Vec<Witness>, fragments: Vec<u16>) {
+        self.checking = Some(Check::new(now, donors, fragments));
     }
 
     /// Whether a copied model waits for a check.
@@ -274,8 +279,8 @@ impl Joining {
     }
 
     /// The fragment that is to be checked next.
-    pub(crate) fn fragment_to_check(&self) -> u64 {
-        self.checking.as_ref().map_or(0, |check| check.fragment().into())
+    pub(crate) fn fragment_to_check(&self) -> Option<u16> {
+        self.checking.as_ref().and_then(Check::fragment)
     }
 
     /// Who of the connected `members` is to check the copied model next; nobody after too many objections, or checks without
@@ -314,9 +319,10 @@ impl Joining {
         }
     }
 
-    /// The limit to begin with, once enough of the connected `members` have found each of `fragments` near.
-    pub(crate) fn agreement(&mut self, fragments: u16, members: &[Witness]) -> Option<f64> {
-        self.checking.as_mut()?.agreement(fragments, members)
+    /// The limit to begin with, once enough of the connected `members`, who hold the fragment to check, have found it near, and
+    /// it was the last.
+    pub(crate) fn agreement(&mut self, members: &[Witness]) -> Option<f64> {
+        self.checking.as_mut()?.agreement(members)
     }
 
     /// Nobody else can be asked to check the copy. Returns its donors, why, and whether it is made again, from others where

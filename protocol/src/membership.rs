@@ -48,6 +48,7 @@ use view::View;
 use crate::bounds::*;
 use crate::config::Config;
 use crate::effect::NetworkOrder;
+use crate::fragments::Holding;
 use crate::message::{Descriptor, KnownPeer, Message};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
@@ -135,7 +136,7 @@ impl Membership {
         let mut membership = Membership {
             me,
             own_addresses: Vec::new(),
-            profile: Profile { name: config.name.clone(), tokens_per_second: 0.0 },
+            profile: Profile { name: config.name.clone(), holding: config.holding, ..Profile::default() },
             connections: Connections::default(),
             view: View::default(),
             reserve: Reserve::default(),
@@ -192,6 +193,11 @@ impl Membership {
         self.connections.partners(now)
     }
 
+    /// Which fragments a connected member holds: all, as long as it has not said so.
+    pub(crate) fn holding(&self, peer: PeerId) -> Holding {
+        self.connections.get(peer).map(|connection| connection.profile.holding).unwrap_or_default()
+    }
+
     /// A connected peer asked not to be asked before `until`.
     pub(crate) fn avoid(&mut self, peer: PeerId, until: Time) {
         self.connections.avoid(peer, until);
@@ -235,11 +241,24 @@ impl Membership {
 
     /// How many [`members`](Self::members) there are.
     pub(crate) fn member_count(&self, now: Time) -> usize {
-        let viewed = self.view.iter().filter(|(_, known)| !known.is_too_old(now));
-        let is_here =
-            |peer| self.connections.get(peer).is_some_and(|it| it.state != ConnectionState::Closing && !it.has_left);
-        let connected = self.connections.iter().filter(|(peer, _)| is_here(*peer)).count();
-        connected + viewed.filter(|(peer, _)| !is_here(*peer)).count()
+        self.profiles(now).count()
+    }
+
+    /// As how many they count for this node, which averages with each only what both hold. `fragments`: of the model.
+    pub(crate) fn sharing_members(&self, now: Time, fragments: u16) -> f64 {
+        let own = self.profile.holding;
+        self.profiles(now).map(|profile| own.shared_with(profile.holding, fragments)).sum()
+    }
+
+    fn profiles(&self, now: Time) -> impl Iterator<Item = &Profile> {
+        let here = |peer| {
+            let connection = self.connections.get(peer);
+            connection.filter(|it| it.state != ConnectionState::Closing && !it.has_left)
+        };
+        let connected = self.connections.iter().filter_map(move |(peer, _)| Some(&here(peer)?.profile));
+        let viewed = self.view.iter().filter(move |(_, known)| !known.is_too_old(now));
+        let viewed = viewed.filter(move |(peer, _)| here(*peer).is_none());
+        connected.chain(viewed.map(|(_, known)| &known.profile))
     }
 
     /// This node trains at this speed now, in tokens a second: finite, at least 0.

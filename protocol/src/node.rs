@@ -15,8 +15,9 @@ use crate::effect::{Effect, TrainerOrder, TransferId};
 use crate::event::Event;
 use crate::exchange::{Admission, Pairwise, screen};
 use crate::finish::RunEnd;
+use crate::fragments::Fragments;
 use crate::handshake::Refusal;
-use crate::join::{Chunking, Giving, Joining, Witness};
+use crate::join::{Chunking, Giving, Joining};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
 use crate::message::{Message, Propose, RejectReason, TransferHeader};
@@ -79,7 +80,8 @@ impl Node {
     /// it will ever make.
     pub fn new(config: Config, me: PeerId, layout: Arc<ModelLayout>, seed: u64, now: Time) -> Node {
         let parameters = layout.parameters();
-        let chunking = Chunking::new(state_bytes(parameters) / 4, config.state_chunk);
+        let fragments = Fragments::of(&config.gossip, &layout);
+        let chunking = Chunking::new(&fragments, config.holding, config.state_chunk);
         let mut node = Node {
             me,
             phase: Phase::Joining,
@@ -88,7 +90,7 @@ impl Node {
             synchronous: Synchronous::new(&config, me, parameters, now).filter(|_| config.synchronous.is_fixed()),
             choosing: Choosing::new(&config, &layout, now),
             reputation: Reputation::default(),
-            joining: Joining::new(me, seed, chunking, config.first_number, now),
+            joining: Joining::new(me, seed, chunking.clone(), config.first_number, now),
             giving: Giving::new(chunking, *layout.digest()),
             is_outlier: false,
             end: config.end,
@@ -337,7 +339,7 @@ impl Node {
             _ if self.is_copying_anew() => Some(RejectReason::Joining),
             Phase::Training | Phase::Settling | Phase::Completed => None,
         };
-        let admission = Admission { refuse, weights };
+        let admission = Admission { refuse, weights, holding: self.membership.holding(peer) };
         self.pairwise.on_propose(now, peer, propose, admission, &self.reputation, &mut self.outbox);
         Ok(())
     }
@@ -345,18 +347,18 @@ impl Node {
     fn on_transfer(&mut self, now: Time, peer: PeerId, header: TransferHeader, payload: Payload) {
         // Whatever is transferred follows a word of ours.
         self.membership.on_answer(now, peer);
-        let out = &mut self.outbox;
         let verdict = match header {
             TransferHeader::State { .. } => {
-                let donor = Witness { peer, range: self.membership.range(peer) };
+                let donor = self.witness(peer);
+                let out = &mut self.outbox;
                 self.joining.on_state(now, donor, &header, payload, &self.layout, out)
             }
             TransferHeader::Slices(_) | TransferHeader::Replica { .. } => match &mut self.synchronous {
-                Some(synchronous) => synchronous.on_transfer(now, peer, (&header, payload), out),
+                Some(synchronous) => synchronous.on_transfer(now, peer, (&header, payload), &mut self.outbox),
                 None => self.on_nothing_of_all_reduces(),
             },
             header => {
-                self.pairwise.on_transfer(peer, &header, payload, out);
+                self.pairwise.on_transfer(peer, &header, payload, &mut self.outbox);
                 Ok(())
             }
         };

@@ -1,6 +1,7 @@
-//! What a member says of itself to whoever reads about it: a name and its speed. No decision rests on either.
+//! What a member says of itself to whoever reads about it: a name and its speed, on which no decision rests, and which
+//! fragments of the model it holds, which others ask it for alone.
 //!
-//! Both travel in shuffles, passed on by others, so that they are hearsay of strangers: bounded, screened, and shown
+//! All travel in shuffles, passed on by others, so that they are hearsay of strangers: bounded, screened, and shown
 //! beside the peer's id and never instead of it.
 
 use std::fmt;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 
+use crate::fragments::Holding;
 use crate::text::is_unprintable;
 
 /// The longest name of a node, in bytes of UTF-8: about what fits beside an id in a table.
@@ -53,6 +55,8 @@ pub struct Profile {
     pub name: Option<Name>,
     /// Tokens a second that it trains on; 0 where it does not train, or has not yet.
     pub tokens_per_second: f32,
+    /// Which fragments of the model it holds.
+    pub holding: Holding,
 }
 
 impl Profile {
@@ -99,9 +103,11 @@ mod tests {
     #[test]
     fn a_speed_is_a_number_that_can_be() {
         for bad in [f32::NAN, f32::INFINITY, -1.0, 1e13] {
-            assert!(!Profile { name: None, tokens_per_second: bad }.is_well_formed(), "{bad}");
+            let profile = Profile { tokens_per_second: bad, ..Profile::default() };
+            assert!(!profile.is_well_formed(), "{bad}");
         }
-        assert!(Profile { name: Name::new("a"), tokens_per_second: 2e6 }.is_well_formed());
+        let profile = Profile { name: Name::new("a"), tokens_per_second: 2e6, ..Profile::default() };
+        assert!(profile.is_well_formed());
         for declared in [f32::NAN, f32::INFINITY, f32::MAX, -1.0, 7.0] {
             let mut profile = Profile::default();
             profile.set_speed(declared);

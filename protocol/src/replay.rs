@@ -24,6 +24,7 @@ use crate::config::{Bootstrap, Config, Start};
 use crate::effect::Effect;
 use crate::event::{Event, TrainingReport};
 use crate::finish::{FinishOrder, RunEnd};
+use crate::fragments::Holding;
 use crate::handshake::PROTOCOL_VERSION;
 use crate::layout::ModelLayout;
 use crate::manifest::RunManifest;
@@ -142,6 +143,7 @@ struct Beginning {
     first_number: u64,
     state_chunk: u64,
     upload_bytes_per_second: Option<f64>,
+    holding: Holding,
     /// In nanoseconds.
     leaving_max: u64,
 }
@@ -192,6 +194,7 @@ impl Recording {
             first_number: config.first_number,
             state_chunk: config.state_chunk as u64,
             upload_bytes_per_second: config.upload_bytes_per_second,
+            holding: config.holding,
             leaving_max: u64::try_from(config.leaving_max.as_nanos()).unwrap_or(u64::MAX),
         };
         let mut recording = Recording { seal: 0 };
@@ -318,6 +321,7 @@ impl Beginning {
             first_number: self.first_number,
             state_chunk: usize::try_from(self.state_chunk).ok()?.max(1),
             upload_bytes_per_second: self.upload_bytes_per_second,
+            holding: self.holding,
             leaving_max: Duration::from_nanos(self.leaving_max),
         };
         Some((Node::new(config, self.me, layout, self.seed, time(self.made)), stand_ins))

@@ -39,7 +39,7 @@ pub struct Counts {
     pub connected: usize,
     /// Members known, with addresses.
     pub known: usize,
-    /// Partners with whom it keeps a common reference.
+    /// Partners with whom it keeps a common reference, of the fragment that has most.
     pub links: usize,
     /// Peers that misbehaved.
     pub misbehaving: usize,

@@ -152,6 +152,7 @@ pub(crate) mod forged {
             is_honest: true,
             first_model: vec![0.0; 2],
             model: model.to_vec(),
+            held: std::iter::once(0..2).collect(),
             loss: 0.1,
             unexplained: 0.0,
             rounding: 1e-6,

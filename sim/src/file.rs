@@ -122,6 +122,8 @@ pub struct SwarmSection {
     pub late_share: Drawn<f64>,
     /// When they begin. Each draws its own.
     pub late_seconds: Drawn<f64>,
+    /// Share of the nodes that hold only some fragments of the model, 0 to 1; the first node never does.
+    pub partial_share: Drawn<f64>,
 }
 
 /// Which problem the trainers work on.
@@ -254,6 +256,7 @@ impl Default for SwarmSection {
             ranges: Drawn::fixed(0),
             late_share: Drawn::fixed(0.0),
             late_seconds: Drawn::between(1.0, 20.0),
+            partial_share: Drawn::fixed(0.0),
         }
     }
 }

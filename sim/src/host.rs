@@ -303,6 +303,7 @@ impl Host {
             is_honest: self.liar.is_none(),
             first_model: vectors(self.trainer.first_values()),
             model: vectors(&self.trainer.values()),
+            held: self.trainer.held().to_vec(),
             loss: if is_alive { objective.loss(&self.trainer.values()) } else { 0.0 },
             unexplained: self.unexplained(),
             // One `f32` addition for each correction, and that of the differences taken of the model.

@@ -71,7 +71,7 @@ pub struct Peaks {
     pub connected: usize,
     /// Peers in the count of misbehaviours.
     pub misbehaving: usize,
-    /// Partners with whom a node keeps a reference.
+    /// Partners with whom a node keeps a reference, of the fragment that has most.
     pub links: usize,
     /// Effects that awaited a reply at once.
     pub awaited: usize,
@@ -117,13 +117,17 @@ impl Record {
 
     /// Models of all honest hosts that take part now.
     pub fn active_models(&self) -> Vec<&[f32]> {
-        let honest = self.lives.iter().filter(|life| life.active && life.is_honest);
-        honest.map(|life| life.model.as_slice()).collect()
+        self.active().map(|life| life.model.as_slice()).collect()
     }
 
-    /// The largest Euclidean distance of an honest host's model from their mean.
+    fn active(&self) -> impl Iterator<Item = &LifeRecord> {
+        self.lives.iter().filter(|life| life.active && life.is_honest)
+    }
+
+    /// The largest Euclidean distance of what an honest host holds from the mean of all that do.
     pub fn disagreement(&self) -> f64 {
-        Spread::of(&self.active_models()).worst
+        let models = self.active().map(|life| (life.model.as_slice(), life.held.as_slice()));
+        Spread::of(&models.collect::<Vec<_>>()).worst
     }
 
     pub(crate) fn note(&mut self, at: Time, host: HostIndex, notice: Notice) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use murmur_protocol::bounds::{LEAVE_TIMEOUT, STATE_CHUNK_VALUES};
 use murmur_protocol::manifest::{GossipSpec, SynchronousSpec};
-use murmur_protocol::{AddressRange, Event, ModelLayout, Start};
+use murmur_protocol::{AddressRange, Event, Fragments, Holding, ModelLayout, Start};
 
 use crate::network::{LinkSpec, NetworkSpec};
 use crate::trainer::TrainerSpec;
@@ -48,6 +48,8 @@ pub struct Scenario {
 pub struct NodePlan {
     /// How it comes by its model.
     pub start: Start,
+    /// Which fragments of the model it holds.
+    pub holding: Holding,
     /// When its first life begins.
     pub begins_at: Duration,
     /// Whose addresses it is given; the identities behind them are unknown to it.
@@ -195,6 +197,7 @@ impl NodePlan {
     pub fn founder(bootstrap: Vec<HostIndex>) -> NodePlan {
         NodePlan {
             start: Start::WithModel,
+            holding: Holding::ALL,
             begins_at: Duration::ZERO,
             bootstrap,
             step_time: Duration::from_millis(100),
@@ -248,6 +251,11 @@ impl Scenario {
     /// Where each parameter of the model lies.
     pub fn layout(&self) -> ModelLayout {
         self.trainer.layout(self.parameters)
+    }
+
+    /// How the model is cut into fragments.
+    pub fn fragments(&self) -> Fragments {
+        Fragments::of(&self.gossip, &self.layout())
     }
 
     /// Adds an incident.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use murmur_protocol::numerics::Buffers;
 use murmur_protocol::random::{Generator, stream};
-use murmur_protocol::{Event, FinishOrder, Message, ModelLayout, PeerId, Status, Time};
+use murmur_protocol::{Event, FinishOrder, Fragments, Message, ModelLayout, PeerId, Status, Time};
 
 use founder::Founder;
 pub(crate) use sabotage::Core;
@@ -48,6 +48,7 @@ pub struct Swarm {
     sabotage: Option<Sabotage>,
     founder: Founder,
     layout: Arc<ModelLayout>,
+    fragments: Fragments,
     objective: Objective,
     queue: Queue,
     network: Network,
@@ -116,6 +117,7 @@ impl Swarm {
             sabotage,
             founder: Founder::new(seed),
             layout: Arc::new(scenario.layout()),
+            fragments: scenario.fragments(),
             objective: Objective::new(&scenario.trainer, seed),
             queue: Queue::default(),
             network: Network::new(scenario.network.clone(), &scenario.nodes, seed),

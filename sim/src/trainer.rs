@@ -11,6 +11,7 @@ mod transformer;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use murmur_protocol::{
     Correction, Ending, Event, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector,
@@ -105,6 +106,7 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) struct Trainer {
     learner: Box<dyn Learner>,
+    held: Vec<Range<usize>>,
     tokens_per_second: f64,
     orders: Vec<Order>,
     first_values: Vec<f32>,
@@ -126,9 +128,13 @@ impl Trainer {
     /// # Panics
     /// When a transformer's specification does not pass [`TransformerSpec::check`].
     pub(crate) fn new(scenario: &Scenario, host: HostIndex, (seed, life_seed): (u64, u64), has_model: bool) -> Trainer {
-        let (gossip, parameters) = (&scenario.gossip, scenario.parameters);
+        let (gossip, holding) = (&scenario.gossip, scenario.nodes[host].holding);
+        let fragments = scenario.fragments();
+        let held = fragments.held(holding).collect();
         let learner: Box<dyn Learner> = match &scenario.trainer {
-            TrainerSpec::Quadratic(spec) => Box::new(Quadratic::new(spec, gossip, parameters, host, (seed, life_seed))),
+            TrainerSpec::Quadratic(spec) => {
+                Box::new(Quadratic::new(spec, gossip, (fragments, holding), host, (seed, life_seed)))
+            }
             TrainerSpec::Transformer(spec) => {
                 Box::new(Transformer::new(spec, gossip, (host, scenario.nodes.len()), seed))
             }
@@ -136,6 +142,7 @@ impl Trainer {
         let first_values = learner.values().into_owned();
         Trainer {
             learner,
+            held,
             tokens_per_second: scenario.nodes[host].tokens_per_second,
             orders: Vec::new(),
             movement: Movement::new(&first_values),
@@ -175,6 +182,11 @@ impl Trainer {
     /// The model now.
     pub(crate) fn values(&self) -> Cow<'_, [f32]> {
         self.learner.values()
+    }
+
+    /// What of the model it holds.
+    pub(crate) fn held(&self) -> &[Range<usize>] {
+        &self.held
     }
 
     /// The sum of all that own training did to the model.

@@ -19,10 +19,11 @@ fn file() -> ScenarioFile {
     toml::from_str(built_in("everything").expect("a built-in scenario").text).expect("it parses")
 }
 
-/// As seeds had it that failed before nodes were told of ranges of addresses; runs end with this chance.
+/// As seeds had it that failed before nodes were told of ranges of addresses, and held parts of a model; runs end with this chance.
 fn file_without_ranges(ends_with_chance: f64) -> ScenarioFile {
     let mut file = file();
-    file.swarm.ranges = Drawn::fixed(0);
+    (file.swarm.ranges, file.swarm.partial_share) = (Drawn::fixed(0), Drawn::fixed(0.0));
+    file.gossip.fragments = Drawn { from: 1, to: 2 };
     file.finish.as_mut().expect("it may end").chance = Drawn::fixed(ends_with_chance);
     file
 }
@@ -73,6 +74,18 @@ fn models_of_many_blocks_become_one() {
     file.swarm.nodes = Drawn { from: 8, to: 24 };
     (file.swarm.parameters, file.gossip.fragments) = (Drawn { from: 300, to: 3000 }, Drawn::fixed(1));
     assert_first_seeds_hold(&file, seeds(12));
+}
+
+/// Most members hold some fragments alone, with others in each, on both kinds of exchanges.
+#[test]
+fn members_that_hold_some_fragments_share_each_with_all_that_hold_it() {
+    let mut file = file();
+    (file.swarm.nodes, file.swarm.partial_share) = (Drawn { from: 8, to: 24 }, Drawn { from: 0.5, to: 1.0 });
+    (file.swarm.parameters, file.gossip.fragments) = (Drawn { from: 1000, to: 3000 }, Drawn { from: 2, to: 5 });
+    for kind in [GossipKind::Pairs, GossipKind::Links] {
+        file.gossip.kind = vec![kind];
+        assert_first_seeds_hold(&file, seeds(8));
+    }
 }
 
 /// Longer than the quarter of an hour after which the dead are forgotten.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use murmur_protocol::{Config, Name, Start, TrainingReport, bounds};
+use murmur_protocol::{Config, Holding, Name, Start, TrainingReport, bounds};
 
 use super::{Plan, leaving};
 use crate::drivers::TrainerSettings;
@@ -23,6 +23,7 @@ pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) 
         gossip: plan.manifest.gossip.clone(),
         synchronous: plan.manifest.synchronous.clone(),
         end: known_end(plan.directory.root(), &plan.manifest),
+        holding: Holding::ALL,
         start: start(plan, resumed),
         training,
         bootstrap: plan.entry.bootstrap.clone(),

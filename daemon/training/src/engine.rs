@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec, TransformerModel};
-use murmur_protocol::{Ending, Payload, Snapshot};
+use murmur_protocol::{Ending, Fragments, Payload, Snapshot};
 
 use crate::data::{Batch, Corpus, DataPosition, Sampler};
 use crate::gpu::{self, Accelerator, Base, Frozen, GpuReplica, Trained};
@@ -55,6 +55,7 @@ pub struct Engine {
     /// Empty while held-out shards are missing.
     validation: Vec<Batch>,
     manifest: RunManifest,
+    fragments: Fragments,
     steps: u64,
     local_progress: LocalProgress,
     /// For its memory.
@@ -226,6 +227,7 @@ impl Engine {
         drop(parameters);
         let corpus = Arc::new(corpus);
         Ok(Engine {
+            fragments: Fragments::of(&manifest.gossip, replica.layout()),
             replica,
             learning_rate: LearningRate::new(&manifest.optimizer, &manifest.schedule),
             schedule: manifest.schedule.clone(),

@@ -15,15 +15,17 @@ use super::reunion::{Meeting, ROUNDS_APART, Reunions};
 use super::step_time::StepTime;
 use super::terms::Terms;
 use super::timeout::TimeoutEstimator;
+use super::turns::Turns;
 use crate::bounds::*;
 use crate::bulk::{BLOCK, Snapshot};
 use crate::event::TrainingReport;
+use crate::fragments::Holding;
 use crate::manifest::{GossipKind, GossipSpec};
 use crate::message::Standing;
 use crate::notice::{ExchangeFailure, Notice};
 use crate::numerics::{CodeWidth, Merged, Scales};
 use crate::outbox::Outbox;
-use crate::part::{Fragment, Part, Vector};
+use crate::part::{Part, Vector};
 use crate::peer::PeerId;
 use crate::reputation::{Impression, Reputation};
 use crate::status::ExchangeCounters;
@@ -61,6 +63,7 @@ pub(crate) struct Averaging {
     pub(crate) training: TrainingReport,
     /// At most two vectors of [`FRAGMENTS_MAX`].
     parts: BTreeMap<Part, PartState>,
+    pub(crate) turns: Turns,
     pub(crate) cadence: Cadence,
     pub(crate) gain: LoopGain,
     pub(crate) member_count: MemberCount,
@@ -110,6 +113,8 @@ struct PartState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
     pub(super) partner: PeerId,
+    /// Which fragments it holds.
+    pub(super) partner_holding: Holding,
     /// Whether this side has proposed.
     pub(super) is_starter: bool,
     /// Of the snapshot.
@@ -124,20 +129,20 @@ pub(super) struct Circumstances {
 
 impl Circumstances {
     pub(super) fn of(
-        (partner, is_starter): (PeerId, bool),
+        ((partner, partner_holding), is_starter): ((PeerId, Holding), bool),
         snapshot: &Snapshot,
         report: &TrainingReport,
     ) -> Circumstances {
         let TrainingReport { steps: snapshot_steps, local_progress, .. } = *report;
         let parameters = snapshot.values().len();
-        Circumstances { partner, is_starter, parameters, norm: 0.0, snapshot_steps, local_progress }
+        Circumstances { partner, partner_holding, is_starter, parameters, norm: 0.0, snapshot_steps, local_progress }
     }
 }
 
 impl Averaging {
     /// `parameters`: of the whole model. `upload_cap`: the owner's, in bytes a second.
     pub(crate) fn new(
-        gossip: GossipSpec,
+        (gossip, holding): (GossipSpec, Holding),
         parameters: usize,
         training: TrainingReport,
         upload_cap: Option<f64>,
@@ -147,6 +152,7 @@ impl Averaging {
             gain: LoopGain::new(gossip.gamma),
             member_count: MemberCount::new(),
             timeout: TimeoutEstimator::new(exchange_timeout(parameters), EXCHANGE_TIMEOUT_MIN, EXCHANGE_DOUBLINGS_MAX),
+            turns: Turns::new(gossip.fragments, holding),
             gossip,
             training,
             parts: BTreeMap::new(),
@@ -180,8 +186,8 @@ impl Averaging {
             let usual = clip / self.gossip.clip_factor;
             self.parts.values_mut().for_each(|state| state.clip.begin_anew(0.0));
             // One fragment was checked; the others are as long.
-            for fragment in 0..u64::from(self.gossip.fragments.max(1)) {
-                self.parts.entry(self.part_in_turn(fragment)).or_default().clip.begin_anew(usual);
+            for fragment in self.turns.held() {
+                self.parts.entry(self.turns.part(fragment)).or_default().clip.begin_anew(usual);
             }
         }
     }
@@ -248,18 +254,9 @@ impl Averaging {
         self.step_time.on_report(now, report.steps);
     }
 
-    /// The next fragment of the model in turn.
-    pub(crate) fn part_in_turn(&self, round: u64) -> Part {
-        let count = self.gossip.fragments.max(1);
-        let index = (round % u64::from(count)) as u16;
-        Part { vector: Vector::Model, fragment: Fragment { index, count } }
-    }
-
     /// Whether this run exchanges such a part.
     pub(crate) fn exchanges(&self, part: Part) -> bool {
-        let Fragment { index, count } = part.fragment;
-        let is_fragment = count == self.gossip.fragments.max(1) && index < count;
-        is_fragment && (part.vector == Vector::Model || self.averages_momentum())
+        self.turns.is_cut(part.fragment) && (part.vector == Vector::Model || self.averages_momentum())
     }
 
     /// Whether the outer momentum is averaged too.
@@ -351,7 +348,8 @@ impl Averaging {
         self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
         if let Some(reference) = &merged.reference {
             let is_believed = reputation.influence(about.partner) >= LINK_INFLUENCE_MIN;
-            self.links.keep(about.partner, terms.part, reference.clone(), (about.is_starter, is_believed));
+            let partner = (about.partner, about.partner_holding);
+            self.links.keep(partner, terms.part, reference.clone(), (about.is_starter, is_believed));
         }
         if is_model {
             self.last_distance = Some(merged.distance);

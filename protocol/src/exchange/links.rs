@@ -5,10 +5,13 @@
 //! its own: both ends tell each other the digest of their reference with every proposal, and where the digests differ (an
 //! exchange that one side alone has merged, a restart, a copied model) the starter sends a new reference. After [`LINK_LIFE`]
 //! exchanges both forget it, so that links move through the swarm and no part of it stays apart from the rest.
+//!
+//! Partners that hold no fragment in common take no link from one another.
 
 use std::collections::BTreeMap;
 
 use crate::bounds::LINKS_MAX;
+use crate::fragments::Holding;
 use crate::numerics::Reference;
 use crate::part::Part;
 use crate::peer::PeerId;
@@ -43,6 +46,8 @@ struct Link {
     is_lost: bool,
     /// Whether its partner's word counts.
     is_believed: bool,
+    /// Which fragments its partner holds.
+    holding: Holding,
     references: BTreeMap<Part, Kept>,
     used: u64,
 }
@@ -76,16 +81,22 @@ impl Links {
         self.links.len()
     }
 
+    /// Partners with whom one of this fragment is kept; at most [`LINKS_MAX`].
+    pub(crate) fn count_of(&self, fragment: u16) -> usize {
+        let has_it = |link: &&Link| link.references.keys().any(|part| part.fragment.index == fragment);
+        self.links.values().filter(has_it).count()
+    }
+
     /// Whether an exchange that this peer proposes needs no new link, or a new one has room. At rest there always is:
     /// a member that comes back to a run that is over for all others would find nobody to exchange with.
-    pub(crate) fn has_room_for(&self, peer: PeerId) -> bool {
-        let believed = self.made(false).filter(|(_, link)| link.is_believed);
+    pub(crate) fn has_room_for(&self, (peer, holding): (PeerId, Holding)) -> bool {
+        let believed = self.made(false, holding).filter(|(_, link)| link.is_believed);
         self.is_at_rest || self.links.contains_key(&peer) || believed.count() < LINKS_MAX - LINKS_MADE
     }
 
-    /// The links that this node has made, or those that others have.
-    fn made(&self, is_own: bool) -> impl Iterator<Item = (&PeerId, &Link)> {
-        self.links.iter().filter(move |(_, link)| link.is_own == is_own)
+    /// The links that this node has made, or those that others have, with partners that hold some of these fragments.
+    fn made(&self, is_own: bool, holding: Holding) -> impl Iterator<Item = (&PeerId, &Link)> {
+        self.links.iter().filter(move |(_, link)| link.is_own == is_own && link.holding.overlaps(holding))
     }
 
     /// This partner is out of reach; if it comes back soon the link goes on.
@@ -96,21 +107,26 @@ impl Links {
     /// An exchange has moved a reference, perhaps its last one. A new link for which there was room when it was agreed on may
     /// take the place of one whose partner is not believed, or of the one that was not used for longest. An own link whose
     /// partner is not believed any more is given up, one that the partner has made goes on: it costs less than anew each time.
-    pub(crate) fn keep(&mut self, peer: PeerId, part: Part, reference: Reference, (is_own, is_believed): (bool, bool)) {
+    pub(crate) fn keep(
+        &mut self,
+        (peer, holding): (PeerId, Holding),
+        part: Part,
+        reference: Reference,
+        (is_own, is_believed): (bool, bool),
+    ) {
         let round = self.round;
         if !is_believed && self.links.get(&peer).map_or(is_own, |link| link.is_own) {
             self.links.remove(&peer);
             return;
         }
         let limit = if is_own { LINKS_MADE } else { LINKS_MAX - LINKS_MADE };
-        if !self.links.contains_key(&peer) && self.made(is_own).count() >= limit {
-            let least_used =
-                self.made(is_own).min_by_key(|(_, link)| (link.is_believed, link.used)).map(|(peer, _)| *peer);
-            least_used.and_then(|peer| self.links.remove(&peer));
+        if !self.links.contains_key(&peer) && self.made(is_own, holding).count() >= limit {
+            let least_used = self.made(is_own, holding).min_by_key(|(_, link)| (link.is_believed, link.used));
+            least_used.map(|(peer, _)| *peer).and_then(|peer| self.links.remove(&peer));
         }
         self.links.entry(peer).or_insert_with(|| Link { is_own, ..Link::default() });
         let link = self.links.entry(peer).or_default();
-        (link.used, link.is_lost, link.is_believed) = (round, false, is_believed);
+        (link.used, link.is_lost, link.is_believed, link.holding) = (round, false, is_believed, holding);
         let spread = (reference.digest() % LINK_LIFE_SPREAD) as u32;
         let life = match link.references.get(&part) {
             Some(kept) if reference.exchanges() > 1 => kept.life,
@@ -131,18 +147,23 @@ impl Links {
         self.links.clear();
     }
 
-    /// Of these partners, those to ask in this round: somebody new while there are too few links, else the one whose link
+    /// Of these partners, which all hold `fragment`, those to ask for it in this round: somebody new while there are too few links, else the one whose link
     /// was not used for longest. Nobody where all links are busy: a new one costs more than a round that is left out.
     /// Whose word counts for little is not asked; the links that it makes go on, so that it can come nearer.
-    pub(crate) fn choose(&self, partners: Vec<PeerId>, is_believed: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
+    pub(crate) fn choose(
+        &self,
+        partners: Vec<(PeerId, Holding)>,
+        fragment: u16,
+        is_believed: impl Fn(PeerId) -> bool,
+    ) -> Vec<(PeerId, Holding)> {
         let (linked, mut strangers): (Vec<_>, Vec<_>) =
-            partners.into_iter().partition(|peer| self.links.contains_key(peer));
-        strangers.retain(|peer| is_believed(*peer));
-        let made = self.made(true).filter(|(_, link)| !link.is_lost).count();
+            partners.into_iter().partition(|(peer, _)| self.links.contains_key(peer));
+        strangers.retain(|(peer, _)| is_believed(*peer));
+        let made = self.made(true, Holding::of([fragment])).filter(|(_, link)| !link.is_lost).count();
         if made < LINKS_MADE && !strangers.is_empty() {
             return strangers;
         }
-        let least_used = linked.into_iter().min_by_key(|peer| self.links.get(peer).map(|link| link.used));
+        let least_used = linked.into_iter().min_by_key(|(peer, _)| self.links.get(peer).map(|link| link.used));
         least_used.into_iter().collect()
     }
 }
@@ -152,9 +173,14 @@ mod tests {
     use super::*;
     use crate::Snapshot;
     use crate::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, encode};
+    use crate::part::{Fragment, Vector};
 
     fn peer(number: u8) -> PeerId {
         PeerId::from_public_key([number; 32])
+    }
+
+    fn whole(number: u8) -> (PeerId, Holding) {
+        (peer(number), Holding::ALL)
     }
 
     fn new_reference() -> Reference {
@@ -167,47 +193,51 @@ mod tests {
     #[test]
     fn strangers_are_asked_until_there_are_enough_links_and_then_links_take_turns() {
         let mut links = Links::default();
-        let partners: Vec<PeerId> = (1..=5).map(peer).collect();
-        links.keep(peer(3), Part::MODEL, new_reference(), (false, true));
+        let partners: Vec<(PeerId, Holding)> = (1..=5).map(whole).collect();
+        links.keep(whole(3), Part::MODEL, new_reference(), (false, true));
         for number in 1..=2 {
             links.on_round(u64::from(number));
-            assert_eq!(links.choose(partners.clone(), |_| true).len(), 5 - usize::from(number), "one of the strangers");
-            links.keep(peer(number), Part::MODEL, new_reference(), (true, true));
+            assert_eq!(
+                links.choose(partners.clone(), 0, |_| true).len(),
+                5 - usize::from(number),
+                "one of the strangers"
+            );
+            links.keep(whole(number), Part::MODEL, new_reference(), (true, true));
         }
         for (round, number) in (3..=20).zip([3, 1, 2].into_iter().cycle()) {
             links.on_round(round);
-            assert_eq!(links.choose(partners.clone(), |_| true), [peer(number)], "in round {round}");
-            links.keep(peer(number), Part::MODEL, new_reference(), (true, true));
+            assert_eq!(links.choose(partners.clone(), 0, |_| true), [whole(number)], "in round {round}");
+            links.keep(whole(number), Part::MODEL, new_reference(), (true, true));
         }
-        let choose = |links: &Links| links.choose(partners[3..].to_vec(), |_| true);
+        let choose = |links: &Links| links.choose(partners[3..].to_vec(), 0, |_| true);
         assert_eq!(choose(&links), [], "where all links are busy");
         links.on_partner_lost(peer(2));
         assert_eq!(choose(&links), partners[3..], "one end is gone");
-        links.keep(peer(2), Part::MODEL, new_reference(), (true, true));
+        links.keep(whole(2), Part::MODEL, new_reference(), (true, true));
         assert_eq!(choose(&links), [], "and back");
     }
 
     #[test]
     fn who_is_not_believed_is_not_asked() {
         let mut links = Links::default();
-        links.keep(peer(1), Part::MODEL, new_reference(), (true, true));
-        assert_eq!(links.choose(vec![peer(1), peer(2)], |other| other == peer(1)), [peer(1)]);
-        assert_eq!(links.choose(vec![peer(1), peer(2)], |_| true), [peer(2)]);
+        links.keep(whole(1), Part::MODEL, new_reference(), (true, true));
+        assert_eq!(links.choose(vec![whole(1), whole(2)], 0, |other| other == peer(1)), [whole(1)]);
+        assert_eq!(links.choose(vec![whole(1), whole(2)], 0, |_| true), [whole(2)]);
     }
 
     #[test]
     fn others_make_a_few_links_and_never_take_the_place_of_own_ones() {
         let mut links = Links::default();
         for number in 1..=3 {
-            assert!(links.has_room_for(peer(number)));
-            links.keep(peer(number), Part::MODEL, new_reference(), (false, true));
+            assert!(links.has_room_for(whole(number)));
+            links.keep(whole(number), Part::MODEL, new_reference(), (false, true));
         }
-        assert!(links.has_room_for(peer(1)) && !links.has_room_for(peer(4)));
-        links.keep(peer(5), Part::MODEL, new_reference(), (true, true));
-        links.keep(peer(6), Part::MODEL, new_reference(), (true, true));
+        assert!(links.has_room_for(whole(1)) && !links.has_room_for(whole(4)));
+        links.keep(whole(5), Part::MODEL, new_reference(), (true, true));
+        links.keep(whole(6), Part::MODEL, new_reference(), (true, true));
         links.on_round(ROUNDS_UNUSED);
-        links.keep(peer(1), Part::MODEL, new_reference(), (false, true));
-        links.keep(peer(7), Part::MODEL, new_reference(), (false, true));
+        links.keep(whole(1), Part::MODEL, new_reference(), (false, true));
+        links.keep(whole(7), Part::MODEL, new_reference(), (false, true));
         assert_eq!(
             (links.count(), links.reference(peer(2), Part::MODEL)),
             (LINKS_MAX, None),
@@ -215,19 +245,19 @@ mod tests {
         );
         links.on_round(ROUNDS_UNUSED + 1);
         assert_eq!(links.count(), 2, "nobody has used the others");
-        links.keep(peer(1), Part::MODEL, new_reference(), (false, false));
+        links.keep(whole(1), Part::MODEL, new_reference(), (false, false));
         assert_eq!(links.count(), 2, "what the partner has made goes on");
-        links.keep(peer(8), Part::MODEL, new_reference(), (true, true));
-        links.keep(peer(8), Part::MODEL, new_reference(), (true, false));
+        links.keep(whole(8), Part::MODEL, new_reference(), (true, true));
+        links.keep(whole(8), Part::MODEL, new_reference(), (true, false));
         assert_eq!(links.count(), 2, "what this node has made does not");
         for number in 9..=10 {
-            assert!(links.has_room_for(peer(number)), "one who is not believed takes no place");
-            links.keep(peer(number), Part::MODEL, new_reference(), (false, true));
+            assert!(links.has_room_for(whole(number)), "one who is not believed takes no place");
+            links.keep(whole(number), Part::MODEL, new_reference(), (false, true));
         }
-        assert_eq!((links.has_room_for(peer(11)), links.reference(peer(1), Part::MODEL)), (false, None));
+        assert_eq!((links.has_room_for(whole(11)), links.reference(peer(1), Part::MODEL)), (false, None));
         links.rest();
-        assert!(links.has_room_for(peer(11)), "without rounds none of them is forgotten");
-        links.keep(peer(11), Part::MODEL, new_reference(), (false, true));
+        assert!(links.has_room_for(whole(11)), "without rounds none of them is forgotten");
+        links.keep(whole(11), Part::MODEL, new_reference(), (false, true));
         assert!(links.count() <= LINKS_MAX && links.reference(peer(11), Part::MODEL).is_some());
     }
 
@@ -235,11 +265,28 @@ mod tests {
     fn a_link_ends_after_as_many_exchanges_at_both_ends() {
         let mut links = Links::default();
         let reference = new_reference();
-        links.keep(peer(1), Part::MODEL, reference.clone(), (true, true));
+        links.keep(whole(1), Part::MODEL, reference.clone(), (true, true));
         let life = links.links[&peer(1)].references[&Part::MODEL].life;
         assert!((LINK_LIFE..LINK_LIFE + LINK_LIFE_SPREAD as u32).contains(&life));
         let mut other_end = Links::default();
-        other_end.keep(peer(2), Part::MODEL, reference, (false, true));
+        other_end.keep(whole(2), Part::MODEL, reference, (false, true));
         assert_eq!(other_end.links[&peer(2)].references[&Part::MODEL].life, life);
+    }
+
+    #[test]
+    fn partners_that_hold_nothing_in_common_take_no_link_from_one_another() {
+        let mut links = Links::default();
+        let part = |index| Part { vector: Vector::Model, fragment: Fragment { index, count: 2 } };
+        let half = |number: u8| (peer(number), Holding::of([u16::from(number) % 2]));
+        for number in 1..=4 {
+            let fragment = u16::from(number) % 2;
+            let strangers = links.choose(vec![half(number)], fragment, |_| true);
+            assert_eq!(strangers, [half(number)], "there are {} links", links.count());
+            links.keep(half(number), part(fragment), new_reference(), (true, true));
+        }
+        assert_eq!((links.count(), links.count_of(0), links.count_of(1)), (4, 2, 2), "two for each half");
+        assert_eq!(links.choose(vec![half(6)], 0, |_| true), [], "which are enough");
+        links.keep(half(6), part(0), new_reference(), (true, true));
+        assert!(links.reference(peer(1), part(1)).is_some() && links.reference(peer(3), part(1)).is_some());
     }
 }

@@ -1,5 +1,6 @@
 //! What an own exchange sends, and what came of it.
 
+use crate::fragments::Holding;
 use crate::part::Part;
 use crate::peer::PeerId;
 
@@ -7,6 +8,8 @@ use crate::peer::PeerId;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) partner: PeerId,
+    /// Which fragments the partner holds.
+    pub(crate) holding: Holding,
     pub(crate) part: Part,
     pub(crate) outcome: Outcome,
 }

@@ -16,6 +16,7 @@ use crate::bulk::Payload;
 use crate::config::Config;
 use crate::effect::{TrainerOrder, TransferId};
 use crate::event::TrainingReport;
+use crate::fragments::Holding;
 use crate::manifest::GossipKind;
 use crate::message::{Accept, Propose, Reject, RejectReason, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
@@ -49,7 +50,7 @@ pub(crate) enum Unfit {
 impl Pairwise {
     /// `parameters`: of the whole model.
     pub(crate) fn new(config: &Config, me: PeerId, seed: u64, parameters: usize) -> Pairwise {
-        let (gossip, upload_cap) = (config.gossip.clone(), config.upload_bytes_per_second);
+        let (gossip, upload_cap) = ((config.gossip.clone(), config.holding), config.upload_bytes_per_second);
         Pairwise {
             me,
             averaging: Averaging::new(gossip, parameters, config.training, upload_cap),
@@ -275,9 +276,9 @@ impl Pairwise {
         self.starter.schedule(self.averaging.training.steps, 1.0);
     }
 
-    /// Ends a round where it is over and begins the next; `false` where none is due. `members`: how many there are, this
-    /// node not counted.
-    pub(crate) fn begin_due_round(&mut self, members: impl Fn() -> usize, out: &mut Outbox) -> bool {
+    /// Ends a round where it is over and begins the next; `false` where none is due. `members`: as how many the
+    /// others count.
+    pub(crate) fn begin_due_round(&mut self, members: impl Fn() -> f64, out: &mut Outbox) -> bool {
         if !self.starter.is_due(self.averaging.training.steps) {
             return false;
         }
@@ -288,7 +289,7 @@ impl Pairwise {
             out.push(TrainerOrder::MatchBatch { members });
         }
         self.averaging.on_round();
-        self.averaging.gain.on_round(self.averaging.gossip.fragments);
+        self.averaging.gain.on_round(self.averaging.turns.held_count());
         self.averaging.links.on_round(self.starter.round());
         self.schedule();
         true
@@ -300,16 +301,19 @@ impl Pairwise {
     pub(crate) fn start(
         &mut self,
         now: Time,
-        (mut partners, is_last): (Vec<PeerId>, bool),
+        (mut partners, is_last): (Vec<(PeerId, Holding)>, bool),
         reputation: &Reputation,
         out: &mut Outbox,
     ) {
-        partners.retain(|peer| !self.responder.is_busy_with(*peer));
-        let part = self.averaging.part_in_turn(self.starter.round());
+        partners.retain(|(peer, _)| !self.responder.is_busy_with(*peer));
+        let has_partner = |fragment| partners.iter().any(|(_, holding)| holding.holds(fragment));
+        let Some(part) = self.averaging.turns.take(self.starter.round(), has_partner) else { return };
+        let fragment = part.fragment.index;
+        partners.retain(|(_, holding)| holding.holds(fragment));
         let mut way = Way::Grid;
         if self.averaging.gossip.kind == GossipKind::Links && self.averaging.has_moved && !is_last {
             let is_believed = |peer| reputation.influence(peer) >= LINK_INFLUENCE_MIN;
-            (partners, way) = (self.averaging.links.choose(partners, is_believed), Way::Link);
+            (partners, way) = (self.averaging.links.choose(partners, fragment, is_believed), Way::Link);
         }
         self.starter.start(now, (part, way), (&self.averaging, reputation), &partners, out);
     }
@@ -318,12 +322,12 @@ impl Pairwise {
     pub(crate) fn probe(
         &mut self,
         now: Time,
-        fragment: u64,
-        checkers: &[PeerId],
+        fragment: u16,
+        checkers: &[(PeerId, Holding)],
         reputation: &Reputation,
         out: &mut Outbox,
     ) -> bool {
-        let part = self.averaging.part_in_turn(fragment);
+        let part = self.averaging.turns.part(fragment);
         self.starter.begin_anew();
         self.starter.start(now, (part, Way::Probe), (&self.averaging, reputation), checkers, out)
     }
@@ -343,7 +347,7 @@ impl Pairwise {
         reputation: &Reputation,
         out: &mut Outbox,
     ) {
-        let Ended { partner, part, outcome } = *ended;
+        let Ended { partner, holding, part, outcome } = *ended;
         match outcome {
             Outcome::Merged { steps } if part.vector == Vector::Model => {
                 let averaging = &mut self.averaging;
@@ -354,7 +358,13 @@ impl Pairwise {
                 }
                 if averaging.averages_momentum() && goes_on && reputation.is_trusted(partner) {
                     let momentum = Part { vector: Vector::Momentum, ..part };
-                    self.starter.start(now, (momentum, Way::Grid), (&self.averaging, reputation), &[partner], out);
+                    self.starter.start(
+                        now,
+                        (momentum, Way::Grid),
+                        (&self.averaging, reputation),
+                        &[(partner, holding)],
+                        out,
+                    );
                 }
             }
             Outcome::Unanswered | Outcome::BrokenOff => self.averaging.cadence.on_failure(),
@@ -402,14 +412,25 @@ impl Pairwise {
         self.averaging.settled_distance()
     }
 
-    /// Partners with whom a reference is kept.
+    /// Partners with whom a reference is kept, of the fragment that has most.
     pub(crate) fn link_count(&self) -> usize {
-        self.averaging.links.count()
+        let counts = self.averaging.turns.held().map(|fragment| self.averaging.links.count_of(fragment));
+        counts.max().unwrap_or_default()
     }
 
-    /// In how many fragments the model is exchanged.
-    pub(crate) fn fragments(&self) -> u16 {
-        self.averaging.gossip.fragments.max(1)
+    /// Whether a node that holds this much holds something that this one does.
+    pub(crate) fn shares(&self, holding: Holding) -> bool {
+        self.fragments().into_iter().any(|fragment| holding.holds(fragment))
+    }
+
+    /// In how many fragments the model is cut.
+    pub(crate) fn fragment_count(&self) -> u16 {
+        self.averaging.turns.count()
+    }
+
+    /// Those that this node holds.
+    pub(crate) fn fragments(&self) -> Vec<u16> {
+        self.averaging.turns.held().collect()
     }
 
     /// Steps between own exchanges at present.
@@ -420,7 +441,7 @@ impl Pairwise {
     /// Exchanges of our own at the end of a run: so many of each fragment, for what was not exchanged is as far from others
     /// as training left it.
     pub(crate) fn final_exchanges(&self) -> u32 {
-        self.averaging.gossip.final_exchanges * u32::from(self.fragments())
+        self.averaging.gossip.final_exchanges * u32::from(self.averaging.turns.held_count())
     }
 
     /// What the last exchanges of all fragments of the model say, where one was merged since the last call.

@@ -9,6 +9,7 @@ use super::terms::Terms;
 use crate::bounds::*;
 use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
 use crate::event::TrainingReport;
+use crate::fragments::Holding;
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::ExchangeFailure;
@@ -38,11 +39,15 @@ pub(crate) struct Admission {
     pub(crate) refuse: Option<RejectReason>,
     /// The starter's declared speed and our own, clamped, in tokens a second.
     pub(crate) weights: (f32, f32),
+    /// Which fragments the starter holds.
+    pub(crate) holding: Holding,
 }
 
 #[derive(Debug)]
 struct Incoming {
     terms: Terms,
+    /// Which fragments the starter holds.
+    holding: Holding,
     accept: Accept,
     /// On a link: what both sides have, or once it has arrived the starter's new one.
     reference: Option<Reference>,
@@ -154,8 +159,11 @@ impl Responder {
             _ if is_over => Some(RejectReason::Over),
             None => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.exchanges(propose.part) => Some(RejectReason::Unacceptable),
+            Some(_) if !averaging.turns.holds(propose.part) => Some(RejectReason::NotHeld),
             Some(_) if admission.refuse.is_none() && !self.has_room_for(peer) => Some(RejectReason::Busy),
-            Some(CodeWidth::One) if !averaging.links.has_room_for(peer) => Some(RejectReason::Busy),
+            Some(CodeWidth::One) if !averaging.links.has_room_for((peer, admission.holding)) => {
+                Some(RejectReason::Busy)
+            }
             Some(_) => admission.refuse,
         };
         let (Some(width), None) = (width, reason) else {
@@ -189,6 +197,7 @@ impl Responder {
         out.send(peer, Message::Accept(accept.clone()));
         let incoming = Incoming {
             terms,
+            holding: admission.holding,
             accept,
             reference,
             deadline: now + timeout,
@@ -230,7 +239,7 @@ impl Responder {
             return;
         };
         let job = incoming.terms.responder_encodes(scales.clone(), incoming.reference.clone());
-        incoming.stage = Stage::Encoding(Circumstances::of((peer, false), &snapshot, report));
+        incoming.stage = Stage::Encoding(Circumstances::of(((peer, incoming.holding), false), &snapshot, report));
         out.request(Purpose::ResponderCodes(peer, number), |request| WorkerOrder::Encode { request, snapshot, job });
     }
 

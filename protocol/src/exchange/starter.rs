@@ -8,6 +8,7 @@ use super::timeout::TimeoutEstimator;
 use crate::bounds::*;
 use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
 use crate::event::TrainingReport;
+use crate::fragments::Holding;
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::ExchangeFailure;
@@ -45,6 +46,8 @@ pub(crate) struct Starter {
 struct Outgoing {
     number: ExchangeNumber,
     partner: PeerId,
+    /// Which fragments it holds.
+    holding: Holding,
     width: CodeWidth,
     propose: Propose,
     began: Time,
@@ -147,14 +150,14 @@ impl Starter {
         now: Time,
         (part, way): (Part, Way),
         (averaging, reputation): (&Averaging, &Reputation),
-        partners: &[PeerId],
+        partners: &[(PeerId, Holding)],
         out: &mut Outbox,
     ) -> bool {
         if partners.is_empty() || self.outgoing.is_some() || self.tried >= PARTNERS_TRIED_MAX {
             return false;
         }
         self.tried += 1;
-        let partner = partners[self.random.random_range(0..partners.len())];
+        let (partner, holding) = partners[self.random.random_range(0..partners.len())];
         let is_probe = way == Way::Probe;
         let width = match way {
             // The grid may be that of a model that was replaced.
@@ -184,6 +187,7 @@ impl Starter {
         self.outgoing = Some(Outgoing {
             number,
             partner,
+            holding,
             width,
             propose,
             began: now,
@@ -288,7 +292,8 @@ impl Starter {
             return;
         };
         let job = terms.starter_encodes(averaging.scales(terms.part), outgoing.reference.clone());
-        outgoing.stage = Stage::Encoding(terms, Circumstances::of((outgoing.partner, true), &snapshot, report));
+        outgoing.stage =
+            Stage::Encoding(terms, Circumstances::of(((outgoing.partner, outgoing.holding), true), &snapshot, report));
         out.request(Purpose::StarterCodes(number), |request| WorkerOrder::Encode { request, snapshot, job });
     }
 
@@ -386,7 +391,7 @@ impl Starter {
         out: &mut Outbox,
     ) -> Result<(), (PeerId, Misbehaviour)> {
         let Some(outgoing) = self.outgoing.take_if(|outgoing| outgoing.number == number) else { return Ok(()) };
-        let (Outgoing { partner, began, began_at_steps, .. }, Stage::Merging(terms, about)) =
+        let (Outgoing { partner, holding, began, began_at_steps, .. }, Stage::Merging(terms, about)) =
             (&outgoing, &outgoing.stage)
         else {
             return Ok(());
@@ -406,7 +411,7 @@ impl Starter {
                     averaging.counters.completed_as_starter += 1;
                     Outcome::Merged { steps: averaging.training.steps - began_at_steps }
                 };
-                self.ended = Some(Ended { partner: *partner, part: terms.part, outcome });
+                self.ended = Some(Ended { partner: *partner, holding: *holding, part: terms.part, outcome });
                 Ok(())
             }
             Err(misbehaviour) => {
@@ -462,13 +467,13 @@ impl Starter {
     }
 
     fn fail(&mut self, failure: ExchangeFailure, averaging: &mut Averaging, out: &mut Outbox) {
-        let Some(Outgoing { partner, propose, stage, .. }) = self.outgoing.take() else { return };
+        let Some(Outgoing { partner, holding, propose, stage, .. }) = self.outgoing.take() else { return };
         let outcome = match (failure, stage) {
             (ExchangeFailure::Rejected, _) => Outcome::Rejected,
             (ExchangeFailure::DeadlinePassed, Stage::Proposed) => Outcome::Unanswered,
             _ => Outcome::BrokenOff,
         };
-        self.ended = Some(Ended { partner, part: propose.part, outcome });
+        self.ended = Some(Ended { partner, holding, part: propose.part, outcome });
         averaging.fail(partner, failure, out);
     }
 }

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use crate::bounds::*;
+use crate::fragments::Holding;
 use crate::peer::{AddressRange, PeerId};
 use crate::time::Time;
 
@@ -26,11 +27,12 @@ pub enum Unchecked {
     Disputed,
 }
 
-/// A member that has sent some of a copy, or may look at it, and where it is reached, as far as that is known.
+/// A member that has sent some of a copy, or may look at it: where it is reached, as far as that is known, and what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Witness {
     pub(crate) peer: PeerId,
     pub(crate) range: Option<AddressRange>,
+    pub(crate) holding: Holding,
 }
 
 /// A copied model under check.
@@ -39,8 +41,10 @@ pub(super) struct Check {
     /// At most one for each request that its copy needed.
     pub(super) donors: Vec<Witness>,
     since: Time,
-    /// Fragments that others have found near their own.
-    near: u16,
+    /// Which of the model are to be checked.
+    fragments: Vec<u16>,
+    /// How many of them others have found near their own.
+    near: usize,
     /// Who has found the next one near its own: at most one of each range.
     agreeing: Vec<Witness>,
     /// The smallest limit that those have set.
@@ -56,10 +60,12 @@ pub(super) struct Check {
 }
 
 impl Check {
-    pub(super) fn new(now: Time, donors: Vec<Witness>) -> Check {
+    /// `fragments`: of the model, which the node holds.
+    pub(super) fn new(now: Time, donors: Vec<Witness>, fragments: Vec<u16>) -> Check {
         Check {
             donors,
             since: now,
+            fragments,
             near: 0,
             agreeing: Vec::new(),
             clip: None,
@@ -70,9 +76,9 @@ impl Check {
         }
     }
 
-    /// The fragment to check now.
-    pub(super) fn fragment(&self) -> u16 {
-        self.near
+    /// The fragment to check now; none after the last.
+    pub(super) fn fragment(&self) -> Option<u16> {
+        self.fragments.get(self.near).copied()
     }
 
     /// Whom to ask next of the `members` that are connected, be it that they have been asked already. Nobody where no more
@@ -164,20 +170,20 @@ impl Check {
     /// A fragment is near that of a member that lets in `clip`.
     pub(super) fn on_near(&mut self, fragment: u16, clip: f64, checker: Witness) {
         let checker = self.known(checker);
-        if fragment == self.near && self.agreeing.iter().all(|agreeing| agreeing.range != checker.range) {
+        if Some(fragment) == self.fragment() && self.agreeing.iter().all(|agreeing| agreeing.range != checker.range) {
             self.agreeing.push(checker);
             self.clip = Some(self.clip.map_or(clip, |least| least.min(clip)));
         }
     }
 
-    /// Goes on to the next of `fragments` where enough has been said of this one. Returns the smallest limit that was set,
-    /// once that was the last.
-    pub(super) fn agreement(&mut self, fragments: u16, members: &[Witness]) -> Option<f64> {
+    /// Goes on to the next fragment where enough has been said of this one. Returns the smallest limit that was set, once that
+    /// was the last.
+    pub(super) fn agreement(&mut self, members: &[Witness]) -> Option<f64> {
         if self.is_agreed(members) {
             self.near += 1;
             self.agreeing.clear();
         }
-        self.clip.filter(|_| self.near >= fragments)
+        self.clip.filter(|_| self.near >= self.fragments.len())
     }
 
     fn is_agreed(&self, members: &[Witness]) -> bool {
@@ -218,7 +224,7 @@ mod tests {
     /// A member of a range; of none where that is 0.
     fn member(key: u8, range: u64) -> Witness {
         let range = Some(AddressRange(range)).filter(|range| range.0 > 0);
-        Witness { peer: PeerId::from_public_key([key; 32]), range }
+        Witness { peer: PeerId::from_public_key([key; 32]), range, holding: Holding::ALL }
     }
 
     fn checkers(check: &Check, members: &[Witness]) -> Vec<u8> {
@@ -227,28 +233,28 @@ mod tests {
 
     /// What has become of a check of one fragment after such answers: believed, dropped, or whom to ask next.
     fn after(donors: &[Witness], members: &[Witness], answers: &[(Witness, bool)]) -> (Option<f64>, Vec<u8>) {
-        let mut check = Check::new(Time::ZERO, donors.to_vec());
+        let mut check = Check::new(Time::ZERO, donors.to_vec(), vec![0]);
         for (checker, is_near) in answers {
             assert!(check.checkers(members).contains(&checker.peer), "{checker:?} is not asked: {check:?}");
             if *is_near { check.on_near(0, 3.0, *checker) } else { check.on_objection(*checker) }
         }
-        let clip = check.agreement(1, members);
+        let clip = check.agreement(members);
         (clip, checkers(&check, members))
     }
 
     #[test]
     fn every_fragment_is_looked_at_before_a_copy_is_believed() {
         let checker = member(1, 0);
-        let mut check = Check::new(Time::ZERO, Vec::new());
+        let mut check = Check::new(Time::ZERO, Vec::new(), vec![0, 1, 2, 5]);
         for fragment in 0..3 {
-            assert_eq!(check.fragment(), fragment);
+            assert_eq!(check.fragment(), Some(fragment));
             check.on_near(fragment, 5.0 - f64::from(fragment), checker);
-            assert_eq!(check.agreement(4, &[checker]), None);
+            assert_eq!(check.agreement(&[checker]), None);
             check.on_near(fragment, 0.1, checker);
-            assert_eq!(check.agreement(4, &[checker]), None, "the same one again is no news");
+            assert_eq!(check.agreement(&[checker]), None, "the same one again is no news");
         }
-        check.on_near(3, 9.0, checker);
-        assert_eq!(check.agreement(4, &[checker]), Some(3.0), "the smallest limit of those that count");
+        check.on_near(5, 9.0, checker);
+        assert_eq!(check.agreement(&[checker]), Some(3.0), "the smallest limit of those that count");
     }
 
     #[test]
@@ -292,11 +298,11 @@ mod tests {
     #[test]
     fn a_range_that_does_not_answer_is_waited_for_no_longer() {
         let all = [member(1, 1), member(2, 1), member(3, 2)];
-        let mut check = Check::new(Time::ZERO, vec![all[0]]);
+        let mut check = Check::new(Time::ZERO, vec![all[0]], vec![0]);
         assert_eq!(checkers(&check, &all), [3]);
         check.on_unanswered(all[2].peer);
         assert_eq!(checkers(&check, &all), [2]);
         check.on_near(0, 3.0, all[1]);
-        assert_eq!(check.agreement(1, &all), Some(3.0));
+        assert_eq!(check.agreement(&all), Some(3.0));
     }
 }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use crate::Payload;
 use crate::bounds::*;
 use crate::exchange::TimeoutEstimator;
+use crate::fragments::Holding;
 use crate::message::Chunks;
 use crate::peer::PeerId;
 use crate::time::Time;
@@ -72,9 +73,9 @@ pub(super) struct Share {
 impl Copying {
     pub(super) fn new(chunking: Chunking) -> Copying {
         Copying {
+            missing: Missing::all(chunking.held()),
             chunking,
             parts: BTreeMap::new(),
-            missing: Missing::all(0..chunking.count()),
             progress: Vec::new(),
             asked: Vec::new(),
             given_up: VecDeque::new(),
@@ -123,7 +124,7 @@ impl Copying {
 
     /// Chunks that are there, and chunks of the state.
     pub(super) fn chunks(&self) -> (usize, usize) {
-        let count = self.chunking.count();
+        let count = self.chunking.held_count();
         ((count - self.missing.count()) as usize, count as usize)
     }
 
@@ -142,18 +143,20 @@ impl Copying {
         .collect()
     }
 
-    /// What the next donor is to be asked for, where `donors` of them could be asked now: an equal share of what nobody
-    /// has been asked for, or what somebody is late with, or half of what will keep somebody busy for long.
-    pub(super) fn next_share(&mut self, now: Time, donors: usize) -> Option<Share> {
+    /// What the next donor is to be asked for, where `at_once` of `donors`, who hold that much, could be asked now: an equal
+    /// share of what nobody has been asked for, or what somebody is late with, or half of what will keep somebody busy for
+    /// long.
+    pub(super) fn next_share(&mut self, now: Time, donors: &[Holding], at_once: usize) -> Option<Share> {
         let open = self.open();
-        if let Some(first) = open.first() {
-            let share = open.count().div_ceil(donors.max(1) as u32).min(STATE_CHUNKS_MAX);
+        if let Some(first) = open.ranges().iter().find_map(|stretch| self.askable(stretch, donors)) {
+            let share = open.count().div_ceil(at_once.max(1) as u32).min(STATE_CHUNKS_MAX);
             let chunks = to_chunks(&(first.start..first.end.min(first.start + share)));
             return Some(Share { chunks, taken_from: None });
         }
         let limit = self.pace.limit();
-        let missing = &self.missing;
-        if let Some(late) = self.asked.iter_mut().find(|asked| asked.late_at <= now) {
+        let (missing, chunking) = (&self.missing, &self.chunking);
+        let has_help = |asked: &Asked| donors.iter().any(|holding| is_held(chunking, &asked.chunks, *holding));
+        if let Some(late) = self.asked.iter_mut().find(|asked| asked.late_at <= now && has_help(asked)) {
             // Whoever helps out may fail, too.
             late.late_at = now + limit;
             // Who is late will go on, as a rule: half of the rest is help enough, and nothing comes twice.
@@ -167,8 +170,27 @@ impl Copying {
                 }
             };
         }
-        let slowest = self.asked.iter_mut().max_by_key(|asked| asked.time_left(now, missing))?;
+        let helped = self.asked.iter_mut().filter(|asked| has_help(asked));
+        let slowest = helped.max_by_key(|asked| asked.time_left(now, missing))?;
         if slowest.time_left(now, missing) < STATE_SHARED_FROM { None } else { slowest.give_half(missing) }
+    }
+
+    /// The beginning of a stretch that some of these donors have: all of it where all have all.
+    fn askable(&self, stretch: &Range<u32>, donors: &[Holding]) -> Option<Range<u32>> {
+        let mut start = stretch.start;
+        for (fragment, end) in self.chunking.fragments(stretch.clone()) {
+            if donors.iter().any(|holding| holding.holds(fragment)) {
+                let is_any = donors.iter().all(|holding| holding.is_all());
+                return Some(start..if is_any { stretch.end } else { end.min(stretch.end) });
+            }
+            start = end;
+        }
+        None
+    }
+
+    /// Whether a donor that holds this much has all of `chunks`.
+    pub(super) fn is_held(&self, chunks: Chunks, holding: Holding) -> bool {
+        is_held(&self.chunking, &(chunks.first..chunks.first + chunks.count), holding)
     }
 
     /// A donor was asked.
@@ -262,7 +284,7 @@ impl Copying {
         }
         let mut progress = self.progress.clone();
         progress.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let mut left = self.chunking.count().div_ceil(2);
+        let mut left = self.chunking.held_count().div_ceil(2);
         let median = progress.iter().find(|(_, chunks)| {
             let is_beyond = *chunks >= left;
             left = left.saturating_sub(*chunks);
@@ -294,6 +316,10 @@ impl Asked {
         let taken_from = Some((self.peer, self.request, to_chunks(&(self.granted.start..middle))));
         Some(Share { chunks: to_chunks(&(middle..rest.end)), taken_from })
     }
+}
+
+fn is_held(chunking: &Chunking, chunks: &Range<u32>, holding: Holding) -> bool {
+    chunking.fragments(chunks.clone()).all(|(fragment, _)| holding.holds(fragment))
 }
 
 fn to_chunks(range: &Range<u32>) -> Chunks {

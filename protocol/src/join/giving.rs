@@ -89,6 +89,8 @@ impl Giving {
 
     /// `steps`: own steps so far; `None` where there is no model to give.
     ///
+    /// A node that does not hold them refuses.
+    ///
     /// # Errors
     /// When there are no such chunks, or too many are asked for.
     pub(crate) fn on_request(
@@ -99,7 +101,7 @@ impl Giving {
         steps: Option<u64>,
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
-        if !self.chunking.holds(chunks) || chunks.count > STATE_CHUNKS_MAX {
+        if !self.chunking.has(chunks) || chunks.count > STATE_CHUNKS_MAX {
             return Err(Misbehaviour::OutOfRange("chunks".into()));
         }
         if let Some(given) = self.joiners.get_mut(&peer).filter(|given| given.request == request) {
@@ -108,7 +110,7 @@ impl Giving {
             return Ok(());
         }
         let is_full = self.joiners.len() >= STATE_TRANSFERS_MAX && !self.joiners.contains_key(&peer);
-        let Some(steps) = steps.filter(|_| !is_full) else {
+        let Some(steps) = steps.filter(|_| !is_full && self.chunking.holds(chunks)) else {
             let retry_after_ms = STATE_RETRY.as_millis() as u32;
             out.send(peer, Message::RefuseState { request, retry_after_ms });
             return Ok(());
@@ -163,7 +165,7 @@ impl Giving {
         let Some(given) = self.joiners.get(&peer) else { return };
         if given.unsent.is_empty() && given.sent.parts.is_empty() {
             if finished {
-                out.notice(Notice::StateSent { peer, chunks: given.chunks.count, of: self.chunking.count() });
+                out.notice(Notice::StateSent { peer, chunks: given.chunks.count, of: self.chunking.held_count() });
             }
             self.joiners.remove(&peer);
         }
@@ -224,10 +226,15 @@ mod tests {
 
     use super::*;
     use crate::effect::{Effect, NetworkOrder};
+    use crate::fragments::{Fragments, Holding};
+
+    fn chunking(values: usize, chunk: usize) -> Chunking {
+        Chunking::new(&Fragments::equal(values, 1), Holding::ALL, chunk)
+    }
 
     #[test]
     fn a_joiner_gets_the_rest_from_a_model_that_took_the_others_place() {
-        let (mut giving, mut out) = (Giving::new(Chunking::new(8, 2), [0; 32]), Outbox::default());
+        let (mut giving, mut out) = (Giving::new(chunking(8, 2), [0; 32]), Outbox::default());
         let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
         giving.on_request(now, joiner, (0, Chunks { first: 0, count: 4 }), Some(0), &mut out).expect("sound");
         giving.on_snapshot(now, &Snapshot::from(vec![0.0; 8]), &TrainingReport::default(), &mut out);
@@ -244,7 +251,7 @@ mod tests {
     fn share_of_the_line(way: Duration, wait: Duration) -> f64 {
         const CHUNKS: u32 = 400;
         let carry = |chunks: f64| Duration::from_secs_f64(chunks / 2.5); // 16 KiB each on 320 kbit/s
-        let (mut giving, mut out) = (Giving::new(Chunking::new(CHUNKS as usize, 1), [0; 32]), Outbox::default());
+        let (mut giving, mut out) = (Giving::new(chunking(CHUNKS as usize, 1), [0; 32]), Outbox::default());
         let (joiner, mut now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
         let chunks = Chunks { first: 0, count: CHUNKS };
         giving.on_request(now, joiner, (0, chunks), Some(0), &mut out).expect("sound");
@@ -277,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_copy_that_nobody_wants_any_more_is_dropped() {
-        let (mut giving, mut out) = (Giving::new(Chunking::new(8, 4), [0; 32]), Outbox::default());
+        let (mut giving, mut out) = (Giving::new(chunking(8, 4), [0; 32]), Outbox::default());
         let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
         let chunks = Chunks { first: 0, count: 1 };
         giving.on_request(now, joiner, (0, chunks), Some(0), &mut out).expect("sound");

@@ -7,9 +7,16 @@ use std::ops::Range;
 pub(super) struct Missing(Vec<Range<u32>>);
 
 impl Missing {
-    /// All of `chunks`.
-    pub(super) fn all(chunks: Range<u32>) -> Missing {
-        Missing(Some(chunks).filter(|chunks| !chunks.is_empty()).into_iter().collect())
+    /// All of these, which are in order.
+    pub(super) fn all(chunks: impl IntoIterator<Item = Range<u32>>) -> Missing {
+        let mut ranges: Vec<Range<u32>> = Vec::new();
+        for range in chunks.into_iter().filter(|range| !range.is_empty()) {
+            match ranges.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => ranges.push(range),
+            }
+        }
+        Missing(ranges)
     }
 
     /// How many there are.
@@ -46,7 +53,7 @@ mod tests {
 
     #[test]
     fn what_has_come_is_missing_no_more() {
-        let mut missing = Missing::all(0..10);
+        let mut missing = Missing::all([0..4, 4..10]);
         missing.remove(&(3..5));
         missing.remove(&(4..6));
         assert_eq!(missing.ranges(), [0..3, 6..10]);
@@ -55,6 +62,6 @@ mod tests {
         missing.remove(&(0..3));
         missing.remove(&(0..20));
         assert_eq!((missing.count(), missing.first()), (0, None));
-        assert!(Missing::all(4..4).ranges().is_empty());
+        assert!(Missing::all(std::iter::once(4..4)).ranges().is_empty());
     }
 }

@@ -94,7 +94,7 @@ pub(super) fn is_left_out(section: &str, field: &str, value: &toml::Value) -> bo
         "model" => !MODEL_FIELDS_TOLD.contains(&field),
         "optimizer" => OPTIMIZER_FIELDS.contains(&field),
         "data" => DATA_FIELDS.contains(&field),
-        "gossip" => field == "kind",
+        "gossip" => field == "kind" || field == "cut",
         "base" => field == "remote",
         "run" => field == "founder",
         "table" => field == "rows" || field == "members",

@@ -209,6 +209,17 @@ impl fmt::Display for GossipKind {
     }
 }
 
+/// Where a model is cut into fragments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FragmentCut {
+    /// Into equal shares.
+    #[default]
+    Blocks,
+    /// Between layers, so that who has some layers alone holds whole fragments.
+    Layers,
+}
+
 /// How nodes average: gossip in pairs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -227,6 +238,8 @@ pub struct GossipSpec {
     pub bits: u8,
     /// A model is exchanged in so many fragments, one per exchange, 1 to 64.
     pub fragments: u16,
+    /// Where fragments end.
+    pub cut: FragmentCut,
     /// γ, the share of the difference that each partner gives way, above 0, at most 0.5 (meeting in the middle).
     pub gamma: f64,
     /// A block's scale (the step of its grid) is this fraction of its running rms difference; above 0, at most 1.
@@ -305,6 +318,7 @@ impl Default for GossipSpec {
             interval_steps_max: 100,
             bits: 8,
             fragments: 1,
+            cut: FragmentCut::Blocks,
             gamma: 0.5,
             step_fraction: 0.2,
             clip_factor: 2.5,

@@ -56,7 +56,7 @@ pub(super) struct Connection {
     /// When it was last sent a reply to a shuffle.
     pub(super) replied_at: Option<Time>,
     /// What it said of itself; before it did, what others passed on.
-    profile: Profile,
+    pub(super) profile: Profile,
     /// It trained, and then said that it does so no more.
     has_stopped_training: bool,
 }

@@ -125,13 +125,18 @@ impl Node {
     /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all.
     pub(super) fn settle(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let nobody = self.is_resting || self.membership.connected().next().is_none();
+        let nobody = self.is_resting || !self.has_sharing_member();
         if self.final_exchanges_left == 0 || out_of_time || (nobody && self.pairwise.is_idle()) {
             self.complete();
         } else if self.pairwise.is_idle() {
             self.pairwise.begin_round();
             self.start_exchange(now);
         }
+    }
+
+    /// Whether somebody is connected who holds some of what this node holds.
+    fn has_sharing_member(&self) -> bool {
+        self.membership.connected().any(|peer| self.pairwise.shares(self.membership.holding(peer)))
     }
 
     /// For this node the run is over, and nobody lets its model in: it copies one anew, and trains on where that one is not
@@ -145,7 +150,7 @@ impl Node {
             self.last_copy.chunks = chunks;
         }
         let is_vain = self.last_copy.periods_in_vain >= COPY_PERIODS_IN_VAIN_MAX && !self.joining.is_loading();
-        let nobody = self.is_resting || self.membership.connected().next().is_none();
+        let nobody = self.is_resting || !self.has_sharing_member();
         if is_vain || (self.joining.is_idle() && (out_of_time || nobody)) {
             self.joining.give_up();
             self.last_copy = LastCopy::default();

@@ -3,6 +3,7 @@
 use super::Node;
 use crate::effect::{Effect, TrainerOrder};
 use crate::exchange::{Ended, Outcome};
+use crate::fragments::Holding;
 use crate::join::{Loaded, Witness};
 use crate::message::Message;
 use crate::misbehaviour::Misbehaviour;
@@ -63,7 +64,7 @@ impl Node {
 
     /// Draws the conclusions from an own exchange.
     fn on_ended(&mut self, now: Time, ended: Ended) {
-        let Ended { partner, part, outcome } = ended;
+        let Ended { partner, part, outcome, .. } = ended;
         if matches!(outcome, Outcome::Unanswered) {
             self.membership.on_silence(now, partner, &mut self.outbox);
         }
@@ -90,7 +91,7 @@ impl Node {
                 self.outbox.notice(Notice::StateReceived { donors: senders, progress });
                 self.giving.on_model_replaced(&mut self.outbox);
                 if matches!(self.phase, Phase::Joining | Phase::Training | Phase::Settling) {
-                    self.joining.begin_check(now, donors);
+                    self.joining.begin_check(now, donors, self.pairwise.fragments());
                     self.pairwise.on_model_replaced(&mut self.outbox);
                     self.check_copy(now);
                 }
@@ -104,17 +105,18 @@ impl Node {
 
     /// Compares the copied model with those of other members, fragment by fragment. One that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
-        let witness = |peer| Witness { peer, range: self.membership.range(peer) };
-        let members: Vec<Witness> = self.membership.connected().map(witness).collect();
-        if let Some(clip) = self.joining.agreement(self.pairwise.fragments(), &members) {
+        let members = self.holders_of(self.joining.fragment_to_check());
+        if let Some(clip) = self.joining.agreement(&members) {
             self.believe_copy(Some(clip));
             return;
         }
+        let Some(fragment) = self.joining.fragment_to_check() else { return };
+        let members = self.holders_of(Some(fragment));
         let wanted = self.joining.checkers(&members);
         let mut checkers = self.membership.partners(now);
         checkers.retain(|peer| wanted.contains(peer));
         self.reputation.retain_believable(&mut checkers);
-        let fragment = self.joining.fragment_to_check();
+        let checkers = self.with_holdings(checkers);
         let is_asked = self.pairwise.probe(now, fragment, &checkers, &self.reputation, &mut self.outbox);
         if is_asked || !wanted.is_empty() {
             return;
@@ -127,10 +129,24 @@ impl Node {
         }
     }
 
+    /// The connected members that hold a fragment.
+    fn holders_of(&self, fragment: Option<u16>) -> Vec<Witness> {
+        let members = self.membership.connected().map(|peer| self.witness(peer));
+        members.filter(|member| fragment.is_some_and(|fragment| member.holding.holds(fragment))).collect()
+    }
+
+    pub(super) fn witness(&self, peer: PeerId) -> Witness {
+        Witness { peer, range: self.membership.range(peer), holding: self.membership.holding(peer) }
+    }
+
+    fn with_holdings(&self, peers: Vec<PeerId>) -> Vec<(PeerId, Holding)> {
+        peers.into_iter().map(|peer| (peer, self.membership.holding(peer))).collect()
+    }
+
     fn on_check_ended(&mut self, now: Time, checker: PeerId, part: Part, outcome: Outcome) {
         match outcome {
             Outcome::Probed(probed) => {
-                let witness = Witness { peer: checker, range: self.membership.range(checker) };
+                let witness = self.witness(checker);
                 if self.pairwise.is_near(probed) {
                     self.joining.on_near(part.fragment.index, probed.partner_clip, witness);
                 } else {
@@ -156,8 +172,8 @@ impl Node {
 
     /// Asks a peer for its model, and others whether it is like theirs.
     pub(super) fn copy(&mut self, now: Time) {
-        let witness = |peer| Witness { peer, range: self.membership.range(peer) };
-        let connected: Vec<Witness> = self.membership.directly_connected().map(witness).collect();
+        let connected = self.membership.directly_connected().map(|peer| self.witness(peer));
+        let connected: Vec<Witness> = connected.filter(|member| self.pairwise.shares(member.holding)).collect();
         self.joining.proceed(now, &connected, &self.reputation, &mut self.outbox);
         if self.joining.is_checking() && self.pairwise.is_idle() {
             self.check_copy(now);
@@ -182,7 +198,8 @@ impl Node {
     }
 
     fn start_due_exchange(&mut self, now: Time) {
-        let members = || self.membership.member_count(now);
+        let fragments = self.pairwise.fragment_count();
+        let members = || self.membership.sharing_members(now, fragments);
         if self.pairwise.begin_due_round(members, &mut self.outbox) {
             self.start_exchange(now);
         }
@@ -191,7 +208,7 @@ impl Node {
     /// Proposes an exchange to somebody with whom none is under way.
     pub(super) fn start_exchange(&mut self, now: Time) {
         if !self.is_resting {
-            let partners = self.membership.partners(now);
+            let partners = self.with_holdings(self.membership.partners(now));
             let is_last = self.phase != Phase::Training;
             self.pairwise.start(now, (partners, is_last), &self.reputation, &mut self.outbox);
         }

@@ -37,6 +37,7 @@ struct Member {
     peer: PeerId,
     node: Node,
     model: Vec<f32>,
+    fragments: Fragments,
     steps: u64,
     progress: f64,
     is_training: bool,
@@ -143,8 +144,9 @@ impl World {
         Member {
             life: self.lives,
             peer,
-            node: Node::new(config, peer, layout, self.lives, self.now),
+            node: Node::new(config, peer, layout.clone(), self.lives, self.now),
             model: vec![1.0; PARAMETERS],
+            fragments: Fragments::of(&manifest.gossip, &layout),
             steps: 0,
             progress: 0.0,
             is_training: false,
@@ -245,7 +247,7 @@ impl World {
             Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection }) => {
                 let member = &self.members[index];
                 let values = match selection {
-                    Selection::Part(part) => member.model[part.fragment.range(PARAMETERS)].to_vec(),
+                    Selection::Part(part) => member.model[member.fragments.range(part.fragment)].to_vec(),
                     Selection::State | Selection::Replica => member.model.clone(),
                 };
                 Event::SnapshotTaken { request, snapshot: values.into(), report }
@@ -266,7 +268,8 @@ impl World {
             Effect::Trainer(TrainerOrder::ApplyCorrection { request, part, correction, progress_shift }) => {
                 let member = &mut self.members[index];
                 if part.vector == Vector::Model {
-                    correction.add_to(&mut member.model[part.fragment.range(PARAMETERS)]);
+                    let range = member.fragments.range(part.fragment);
+                    correction.add_to(&mut member.model[range]);
                 }
                 member.progress = (member.progress + progress_shift).max(0.0);
                 Event::CorrectionApplied { request, report: self.report(index) }

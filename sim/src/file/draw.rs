@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use murmur_protocol::bounds::LEAVE_TIMEOUT;
 use murmur_protocol::manifest::{GossipSpec, ModelSpec, ScheduleSpec, SynchronousSpec};
-use murmur_protocol::random::RngExt;
-use murmur_protocol::{AddressRange, Start};
+use murmur_protocol::random::{Generator, RngExt};
+use murmur_protocol::{AddressRange, Holding, Start};
 
 use super::dice::{Dice, between, share_of, some_addresses, take, time_between};
 use super::schedule::Schedule;
@@ -58,7 +58,7 @@ impl ScenarioFile {
     pub fn draw(&self, seed: u64) -> Plan {
         let mut dice = Dice::new(seed);
         let gossip = self.draw_gossip(&mut dice);
-        let nodes = self.draw_nodes(&mut dice);
+        let nodes = self.draw_nodes(&mut dice, gossip.fragments);
         let faults_end = Duration::from_secs_f64(dice.amount("phases.faults_seconds", self.phases.faults_seconds));
         let calm = Duration::from_secs_f64(dice.amount("phases.calm_seconds", self.phases.calm_seconds));
         let shortest = nodes.iter().map(|plan| plan.step_time).min().unwrap_or_default();
@@ -174,7 +174,7 @@ impl ScenarioFile {
     }
 
     /// Founders and late nodes; the first is a founder that stays, so that there always is a model to copy.
-    fn draw_nodes(&self, dice: &mut Dice) -> Vec<NodePlan> {
+    fn draw_nodes(&self, dice: &mut Dice, fragments: u16) -> Vec<NodePlan> {
         let section = &self.swarm;
         let count = dice.count("swarm.nodes", section.nodes);
         let addresses = dice.count("swarm.addresses", section.addresses);
@@ -186,10 +186,14 @@ impl ScenarioFile {
         let mut line_dice = dice.stream("lines");
         let ranges = dice.count("swarm.ranges", section.ranges) as u64;
         let mut range_dice = dice.stream("who is in which range");
+        let partial_share = dice.amount("swarm.partial_share", section.partial_share);
+        let partial = take(&mut dice.stream("who holds what"), (1..count).collect(), share_of(count, partial_share));
+        let mut holding_dice = dice.stream("holdings");
         let plan = |host: HostIndex| {
             let is_late = late.contains(&host);
             NodePlan {
                 start: if is_late { Start::FromPeer } else { Start::WithModel },
+                holding: if partial.contains(&host) { some_of(&mut holding_dice, fragments) } else { Holding::ALL },
                 begins_at: if is_late { time_between(&mut late_dice, section.late_seconds) } else { Duration::ZERO },
                 bootstrap: some_addresses(&mut address_dice, host, count, addresses),
                 step_time: time_between(&mut step_dice, section.step_seconds),
@@ -205,6 +209,12 @@ impl ScenarioFile {
         };
         (0..count).map(plan).collect()
     }
+}
+
+/// Some fragments, at least one.
+fn some_of(random: &mut Generator, fragments: u16) -> Holding {
+    let one = random.random_range(0..fragments);
+    Holding::of((0..fragments).filter(|fragment| *fragment == one || random.random_bool(0.5)))
 }
 
 fn is_lossless(scenario: &Scenario) -> bool {

@@ -85,6 +85,7 @@ impl ScenarioFile {
         counted("swarm.addresses", swarm.addresses, 1, 64)?;
         counted("swarm.ranges", swarm.ranges, 0, 4096)?;
         share("swarm.late_share", swarm.late_share)?;
+        share("swarm.partial_share", swarm.partial_share)?;
         within("trainer.learning_rate", trainer.learning_rate, 1e-6, 1.0)?;
         within("trainer.spread", trainer.spread, 0.0, 1000.0)?;
         within("trainer.noise", trainer.noise, 0.0, 1000.0)?;

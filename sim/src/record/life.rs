@@ -1,5 +1,6 @@
 //! One life of a host, from the beginning of a process to its end.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::scenario::HostIndex;
@@ -19,6 +20,8 @@ pub struct LifeRecord {
     pub first_model: Vec<f32>,
     /// The model now; empty for the dead.
     pub model: Vec<f32>,
+    /// What of it this host holds; nothing else of it says anything.
+    pub held: Vec<Range<usize>>,
     /// The trainer's objective at the model, or at its last one.
     pub loss: f64,
     /// How far the model has moved beyond its own training and the corrections that its node ordered, as a Euclidean

@@ -1,5 +1,6 @@
 //! A swarm at one moment, as a point of a plot.
 
+use std::ops::Range;
 use std::time::Duration;
 
 /// A few numbers of the whole swarm.
@@ -67,15 +68,22 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(crate) fn of(models: &[&[f32]]) -> Spread {
-        let Some(first) = models.first() else { return Spread::default() };
+    /// Each of the models with what of it counts: a parameter's mean is that of those who hold it.
+    pub(crate) fn of(models: &[(&[f32], &[Range<usize>])]) -> Spread {
+        let Some((first, _)) = models.first() else { return Spread::default() };
         let mut mean = vec![0.0f64; first.len()];
-        for model in models {
-            mean.iter_mut().zip(*model).for_each(|(mean, value)| *mean += f64::from(*value));
+        let mut holders = vec![0u32; first.len()];
+        for (model, held) in models {
+            for range in *held {
+                let values = mean[range.clone()].iter_mut().zip(&model[range.clone()]);
+                values.for_each(|(mean, value)| *mean += f64::from(*value));
+                holders[range.clone()].iter_mut().for_each(|holders| *holders += 1);
+            }
         }
-        mean.iter_mut().for_each(|mean| *mean /= models.len() as f64);
-        let squared = |model: &&[f32]| {
-            model.iter().zip(&mean).map(|(value, mean)| (f64::from(*value) - mean).powi(2)).sum::<f64>()
+        mean.iter_mut().zip(&holders).for_each(|(mean, holders)| *mean /= f64::from(*holders));
+        let squared = |(model, held): &(&[f32], &[Range<usize>])| {
+            let values = held.iter().flat_map(|range| model[range.clone()].iter().zip(&mean[range.clone()]));
+            values.map(|(value, mean)| (f64::from(*value) - mean).powi(2)).sum::<f64>()
         };
         let (sum, worst) = models.iter().map(squared).fold((0.0, 0.0), |(sum, worst), squared| {
             // Not `f64::max`, which hides a model that is not finite.
@@ -92,7 +100,17 @@ mod tests {
     #[test]
     fn a_spread_is_about_the_mean() {
         let models: [&[f32]; 3] = [&[0.0, 1.0], &[0.0, 1.0], &[3.0, 1.0]];
-        let spread = Spread::of(&models);
+        let whole = std::slice::from_ref(&(0..2));
+        let spread = Spread::of(&models.map(|model| (model, whole)));
         assert!((spread.rms - 2f64.sqrt()).abs() < 1e-12 && (spread.worst - 2.0).abs() < 1e-12, "{spread:?}");
+    }
+
+    #[test]
+    fn what_a_model_does_not_hold_is_not_looked_at() {
+        let models: [&[f32]; 3] = [&[0.0, 1.0], &[4.0, f32::NAN], &[f32::NAN, 1.0]];
+        let held = [0..2, 0..1, 1..2];
+        let parts = models.into_iter().zip(&held).map(|(model, held)| (model, std::slice::from_ref(held)));
+        let spread = Spread::of(&parts.collect::<Vec<_>>());
+        assert!((spread.worst - 2.0).abs() < 1e-12 && (spread.rms - (8f64 / 3.0).sqrt()).abs() < 1e-12, "{spread:?}");
     }
 }

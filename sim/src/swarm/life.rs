@@ -42,6 +42,7 @@ impl Swarm {
             gossip: self.scenario.gossip.clone(),
             synchronous: self.scenario.synchronous.clone(),
             end: RunEnd { order: self.disks[index].finish.clone(), ..self.founder.end() },
+            holding: plan.holding,
             start,
             training: trainer.report(),
             bootstrap: plan.bootstrap.iter().map(|host| Bootstrap { peer: None, address: address_of(*host) }).collect(),

@@ -28,8 +28,8 @@ impl Swarm {
     /// The largest Euclidean distance of an honest model from their mean, as of the steps that were caught up with.
     pub(super) fn disagreement(&self) -> f64 {
         let honest = self.hosts.iter().flatten().filter(|host| host.liar.is_none() && host.trainer.has_model);
-        let values: Vec<_> = honest.map(|host| host.trainer.values()).collect();
-        Spread::of(&values.iter().map(|values| &values[..]).collect::<Vec<&[f32]>>()).worst
+        let values: Vec<_> = honest.map(|host| (host.trainer.values(), host.trainer.held())).collect();
+        Spread::of(&values.iter().map(|(values, held)| (&values[..], *held)).collect::<Vec<_>>()).worst
     }
 
     /// What each host has sent since the beginning, over all its lives.
@@ -42,8 +42,8 @@ impl Swarm {
         self.catch_up_everywhere();
         let running = || self.hosts.iter().flatten().filter(|host| !host.has_stopped);
         let honest = || running().filter(|host| host.liar.is_none() && host.trainer.has_model);
-        let values: Vec<_> = honest().map(|host| host.trainer.values()).collect();
-        let models: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
+        let values: Vec<_> = honest().map(|host| (host.trainer.values(), host.trainer.held())).collect();
+        let models: Vec<_> = values.iter().map(|(values, held)| (&values[..], *held)).collect();
         let spread = Spread::of(&models);
         let losses: Vec<f64> = honest().map(|host| self.objective.loss(&host.trainer.values())).collect();
         let mean = |sum: f64| if models.is_empty() { 0.0 } else { sum / models.len() as f64 };

@@ -171,8 +171,7 @@ impl Swarm {
             host.tally.delay_rounds += (now - landing.taken_at).as_secs_f64() / round;
         }
         let Landing { exchange, part, correction, .. } = landing;
-        let parameters = host.trainer.values().len();
-        let range = (part.vector == Vector::Model).then(|| part.fragment.range(parameters));
+        let range = (part.vector == Vector::Model).then(|| self.fragments.range(part.fragment));
         let verdict = match self.has_books {
             true => self.ledger.landed(exchange, now, range.clone(), &correction),
             false => Ok(()),

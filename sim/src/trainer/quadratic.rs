@@ -4,10 +4,11 @@
 //! A step allocates nothing, and several steps cost as much as one, so that swarms of thousands can be simulated.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use murmur_protocol::manifest::GossipSpec;
 use murmur_protocol::random::{Generator, RngExt, stream};
-use murmur_protocol::{Correction, Ending, Part, Payload, Selection, Snapshot, Vector};
+use murmur_protocol::{Correction, Ending, Fragments, Holding, Part, Payload, Selection, Snapshot, Vector};
 use murmur_training::engine::Taken;
 use murmur_training::{LocalProgress, OuterMomentum, TrainingError};
 
@@ -23,6 +24,9 @@ pub(crate) struct Quadratic {
     noise: Generator,
     optimum: Vec<f32>,
     values: Vec<f32>,
+    fragments: Fragments,
+    /// What of the model is shown to others, and taken from them.
+    held: Vec<Range<usize>>,
     outer: Option<OuterMomentum>,
     local_progress: LocalProgress,
 }
@@ -32,11 +36,12 @@ impl Quadratic {
     pub(crate) fn new(
         spec: &QuadraticSpec,
         gossip: &GossipSpec,
-        parameters: usize,
+        (fragments, holding): (Fragments, Holding),
         host: HostIndex,
         (seed, life_seed): (u64, u64),
     ) -> Quadratic {
         let mut place = stream(seed, "simulated optimum", &[&host.to_le_bytes()]);
+        let parameters = fragments.parameters();
         let mut first = stream(seed, "simulated first model", &[]);
         let values: Vec<f32> = (0..parameters).map(|_| first.random_range(-1.0..1.0)).collect();
         Quadratic {
@@ -45,6 +50,8 @@ impl Quadratic {
             optimum: (0..parameters).map(|_| CENTRE + spec.spread * place.random_range(-1.0f32..1.0)).collect(),
             outer: (gossip.outer_learning_rate > 0.0).then(|| OuterMomentum::new(gossip, values.clone())),
             local_progress: LocalProgress::new(&values),
+            held: fragments.held(holding).collect(),
+            fragments,
             values,
         }
     }
@@ -84,9 +91,10 @@ impl Quadratic {
         Ok(match selection {
             Selection::Part(Part { vector, fragment }) => {
                 let vector = if vector == Vector::Model { &self.values[..] } else { outer()?.momentum() };
-                vector[fragment.range(self.values.len())].to_vec()
+                vector[self.fragments.range(fragment)].to_vec()
             }
-            Selection::State | Selection::Replica => self.values.clone(),
+            Selection::State => self.held.iter().flat_map(|range| &self.values[range.clone()]).copied().collect(),
+            Selection::Replica => self.values.clone(),
         })
     }
 }
@@ -108,7 +116,7 @@ impl Learner for Quadratic {
     }
 
     fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {
-        let range = part.fragment.range(self.values.len());
+        let range = self.fragments.range(part.fragment);
         if correction.len() != range.len() {
             let (expected, actual) = (range.len(), correction.len());
             return Err(TrainingError::WrongLength { what: "a correction", expected, actual });
@@ -129,9 +137,14 @@ impl Learner for Quadratic {
     }
 
     fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
-        let length = self.values.len();
+        let length = self.held.iter().map(Range::len).sum();
         let state = Snapshot::from_chunks(chunks, length).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
-        self.values = state.values().to_vec();
+        let mut rest = state.values();
+        for range in &self.held {
+            let (part, others) = rest.split_at(range.len());
+            self.values[range.clone()].copy_from_slice(part);
+            rest = others;
+        }
         if let Some(outer) = &mut self.outer {
             outer.restart(self.values.clone());
         }
@@ -176,7 +189,8 @@ mod tests {
     use super::*;
 
     fn quadratic(spec: &QuadraticSpec) -> Quadratic {
-        Quadratic::new(spec, &GossipSpec::default(), 2000, 3, (1, 2))
+        let all = (Fragments::equal(2000, 1), Holding::ALL);
+        Quadratic::new(spec, &GossipSpec::default(), all, 3, (1, 2))
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! On a GPU both travel while steps go on, so each has a beginning and an end. On the CPU the beginning does all of a copy,
 //! and the end all of a correction.
 
+use std::ops::Range;
+
 use murmur_protocol::{Correction, Part, Selection, Snapshot, Vector};
 
 use super::{Engine, TrainingError};
@@ -77,7 +79,7 @@ impl Engine {
         assert_eq!(self.corrections_under_way, 0, "a copy has every correction that was ordered before it");
         if let Selection::Part(Part { vector: Vector::Momentum, fragment }) = selection {
             let outer = self.outer.as_ref().ok_or(TrainingError::NoOuterMomentum)?;
-            let values = outer.momentum()[fragment.range(self.layout().parameters())].to_vec();
+            let values = outer.momentum()[self.fragments.range(fragment)].to_vec();
             let taken = Taken { values: Snapshot::from(values), local_progress: 0.0 };
             return Ok(SnapshotUnderWay(Copying::Here(taken)));
         }
@@ -90,7 +92,10 @@ impl Engine {
         }
         let values = self.replica.parameters()?;
         let taken = match selection {
-            Selection::Part(part) => taken(&mut self.local_progress, &mut self.last_copy, &values, part),
+            Selection::Part(part) => {
+                let range = self.fragments.range(part.fragment);
+                taken(&mut self.local_progress, &mut self.last_copy, &values, range)
+            }
             Selection::State | Selection::Replica => {
                 Taken { values: Snapshot::from(values.into_owned()), local_progress: 0.0 }
             }
@@ -109,7 +114,10 @@ impl Engine {
         };
         let values = model.wait()?;
         Ok(match selection {
-            Selection::Part(part) => taken(&mut self.local_progress, &mut self.last_copy, &values, part),
+            Selection::Part(part) => {
+                let range = self.fragments.range(part.fragment);
+                taken(&mut self.local_progress, &mut self.last_copy, &values, range)
+            }
             Selection::State | Selection::Replica => Taken { values: Snapshot::from(values), local_progress: 0.0 },
         })
     }
@@ -133,7 +141,7 @@ impl Engine {
         part: Part,
         correction: &Correction,
     ) -> Result<CorrectionUnderWay, TrainingError> {
-        let range = part.fragment.range(self.layout().parameters());
+        let range = self.fragments.range(part.fragment);
         if correction.len() != range.len() {
             let (expected, actual) = (range.len(), correction.len());
             return Err(TrainingError::WrongLength { what: "a correction", expected, actual });
@@ -153,7 +161,7 @@ impl Engine {
     pub fn finish_correction(&mut self, correction: CorrectionUnderWay) -> Result<(), TrainingError> {
         let CorrectionUnderWay { part, correction, upload } = correction;
         self.corrections_under_way -= 1;
-        let range = part.fragment.range(self.layout().parameters());
+        let range = self.fragments.range(part.fragment);
         if part.vector == Vector::Momentum {
             let outer = self.outer.as_mut().ok_or(TrainingError::NoOuterMomentum)?;
             outer.apply_to_momentum(range, &correction);
@@ -178,9 +186,14 @@ impl Engine {
 /// Longer copies are not kept for their memory: 64 MiB that a member holds between exchanges.
 const COPY_KEPT_MAX: usize = 16 << 20;
 
-fn taken(local_progress: &mut LocalProgress, last_copy: &mut Option<Snapshot>, model: &[f32], part: Part) -> Taken {
+fn taken(
+    local_progress: &mut LocalProgress,
+    last_copy: &mut Option<Snapshot>,
+    model: &[f32],
+    range: Range<usize>,
+) -> Taken {
     let local_progress = local_progress.measure(model);
-    let values = Snapshot::copied(&model[part.fragment.range(model.len())], last_copy.take());
+    let values = Snapshot::copied(&model[range], last_copy.take());
     *last_copy = (values.values().len() <= COPY_KEPT_MAX).then(|| values.clone());
     Taken { values, local_progress }
 }

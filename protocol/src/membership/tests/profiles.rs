@@ -4,7 +4,10 @@ use super::*;
 use crate::profile::Name;
 
 fn named(number: u16, name: &str, tokens_per_second: f32) -> Descriptor {
-    Descriptor { profile: Profile { name: Name::new(name), tokens_per_second }, ..descriptor(number, 0) }
+    Descriptor {
+        profile: Profile { name: Name::new(name), tokens_per_second, ..Profile::default() },
+        ..descriptor(number, 0)
+    }
 }
 
 #[test]
@@ -50,6 +53,6 @@ fn profiles_that_break_the_rules_are_refused() {
     }
     let bytes = crate::codec::encode(&"\u{1b}]0;owned\u{7}".to_owned());
     let forged: Name = crate::codec::decode(&bytes).expect("a string");
-    let profile = Profile { name: Some(forged), tokens_per_second: 0.0 };
+    let profile = Profile { name: Some(forged), ..Profile::default() };
     assert!(setting.hear(1, 1, &[Descriptor { profile, ..descriptor(1, 0) }]).is_err(), "a name that a terminal obeys");
 }

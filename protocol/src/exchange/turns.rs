@@ -1,0 +1,92 @@
+//! Which fragment is exchanged in which round.
+
+use std::collections::BTreeMap;
+
+use crate::fragments::Holding;
+use crate::part::{Fragment, Part, Vector};
+
+/// The fragments of the model that this node holds, and in which of its own rounds it was each one's turn last.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    /// In how many fragments the model is cut.
+    count: u16,
+    holding: Holding,
+    last: BTreeMap<u16, u64>,
+}
+
+impl Turns {
+    /// `count`: of the model's fragments.
+    pub(crate) fn new(count: u16, holding: Holding) -> Turns {
+        Turns { count: count.max(1), holding, last: BTreeMap::new() }
+    }
+
+    /// In how many fragments the model is cut.
+    pub(crate) fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// Those that this node holds.
+    pub(crate) fn held(&self) -> impl Iterator<Item = u16> + use<> {
+        self.holding.fragments(self.count)
+    }
+
+    /// How many those are.
+    pub(crate) fn held_count(&self) -> u16 {
+        self.held().count() as u16
+    }
+
+    /// Whether this node holds a part.
+    pub(crate) fn holds(&self, part: Part) -> bool {
+        self.holding.holds(part.fragment.index)
+    }
+
+    /// Whether the run's model is cut so.
+    pub(crate) fn is_cut(&self, Fragment { index, count }: Fragment) -> bool {
+        count == self.count && index < count
+    }
+
+    /// A fragment of the model.
+    pub(crate) fn part(&self, index: u16) -> Part {
+        Part { vector: Vector::Model, fragment: Fragment { index, count: self.count } }
+    }
+
+    /// What is exchanged in this own round: of the fragments that this node holds, and for which there is a partner, the one
+    /// whose turn was longest ago. The same one again where another partner is tried in the same round.
+    pub(crate) fn take(&mut self, round: u64, has_partner: impl Fn(u16) -> bool) -> Option<Part> {
+        let count = u64::from(self.count);
+        let turn = |fragment: &u16| {
+            let last = self.last.get(fragment).copied();
+            (last != Some(round), last, (u64::from(*fragment) + count - round % count) % count)
+        };
+        let next = self.held().filter(|fragment| has_partner(*fragment)).min_by_key(turn)?;
+        self.last.insert(next, round);
+        Some(self.part(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(turns: &mut Turns, rounds: std::ops::Range<u64>, has_partner: impl Fn(u16) -> bool) -> Vec<Option<u16>> {
+        rounds.map(|round| turns.take(round, &has_partner).map(|part| part.fragment.index)).collect()
+    }
+
+    #[test]
+    fn fragments_take_turns_and_one_that_had_no_partner_is_next() {
+        let mut turns = Turns::new(3, Holding::ALL);
+        assert_eq!(taken(&mut turns, 4..10, |_| true), [1, 2, 0, 1, 2, 0].map(Some));
+        assert_eq!(turns.take(9, |_| true), Some(turns.part(0)), "another partner is tried");
+        assert_eq!(taken(&mut turns, 10..13, |fragment| fragment != 1), [2, 0, 2].map(Some));
+        assert_eq!(taken(&mut turns, 13..15, |_| true), [1, 0].map(Some));
+        assert_eq!(turns.take(15, |_| false), None);
+    }
+
+    #[test]
+    fn only_what_is_held_has_a_turn() {
+        let mut turns = Turns::new(4, Holding::of([0, 3]));
+        assert_eq!((turns.held_count(), turns.holds(turns.part(3)), turns.holds(turns.part(1))), (2, true, false));
+        assert_eq!(taken(&mut turns, 0..4, |_| true), [0, 3, 0, 3].map(Some));
+        assert_eq!(turns.take(4, |fragment| fragment == 1), None);
+    }
+}
