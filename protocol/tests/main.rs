@@ -2,6 +2,7 @@
 
 mod copying_anew;
 mod driven;
+mod holdings;
 mod hostile_peer;
 mod joining;
 mod membership;

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use murmur_protocol::Time;
 use murmur_protocol::manifest::{GossipKind, GossipSpec};
+use murmur_protocol::{Holding, Time};
 use murmur_sim::checks::*;
 use murmur_sim::record::Record;
 use murmur_sim::{Disk, Incident, Lie, NetworkSpec, Sabotage, Scenario, Swarm};
@@ -48,6 +48,16 @@ fn linked() -> Scenario {
     Scenario { gossip: GossipSpec { kind: GossipKind::Links, ..GossipSpec::default() }, ..calm() }
 }
 
+/// The same in four fragments, of which four of the nodes hold some alone.
+fn partial() -> Scenario {
+    let mut scenario = calm();
+    (scenario.parameters, scenario.gossip.fragments) = (1000, 4);
+    for (host, held) in [(1, 0..2), (2, 2..4), (4, 1..2), (5, 0..3)] {
+        scenario.nodes[host].holding = Holding::of(held);
+    }
+    scenario
+}
+
 /// Six honest nodes and two liars.
 fn with_liars() -> Scenario {
     let mut scenario = Scenario { gossip: pairs(), ..Scenario::calm(8) };
@@ -85,6 +95,14 @@ fn assert_found(scenario: fn() -> Scenario, sabotage: Sabotage, expected: &[&str
     found.sort();
     expected.sort();
     assert_eq!(found, expected, "{sabotage:?}");
+}
+
+#[test]
+fn a_node_that_exchanges_what_it_lacks_is_found() {
+    assert_found(partial, Sabotage::ExchangesAll, &["only held"]);
+    // Laws hold of each fragment as of a whole model.
+    assert_found(partial, Sabotage::AppliesTwice, &["exactly once", "mean preserved", "converged"]);
+    assert_found(partial, Sabotage::LopsidedCorrections, &["antisymmetric", "mean preserved"]);
 }
 
 #[test]

@@ -364,7 +364,7 @@ impl Averaging {
         let is_coarse = terms.width == CodeWidth::Sixteen;
         self.counters.coarse += u64::from(is_coarse);
         self.counters.masked_blocks += u64::from(merged.masked_blocks);
-        let progress_shift = self.progress_shift(terms, trust);
+        let progress_shift = self.progress_shift(terms, about.partner_holding, trust);
         out.apply(terms.part, merged.correction.clone(), progress_shift, about.snapshot_steps);
         out.notice(Notice::ExchangeCompleted {
             partner: about.partner,
@@ -428,13 +428,13 @@ impl Averaging {
         }
     }
 
-    /// What the exchange adds to the swarm progress, in steps.
-    fn progress_shift(&self, terms: &Terms, trust: f64) -> f64 {
+    /// What the exchange adds to the swarm progress, in steps: all fragments that the two share together the difference.
+    fn progress_shift(&self, terms: &Terms, partner: Holding, trust: f64) -> f64 {
         if terms.part.vector == Vector::Momentum {
             return 0.0;
         }
         let limit = PROGRESS_SHIFT_INTERVALS * self.cadence.interval() * trust;
-        let fragments = f64::from(terms.part.fragment.count);
+        let fragments = f64::from(self.turns.shared_count(partner));
         terms.factor * terms.progress_difference.clamp(-limit, limit) / fragments
     }
 }

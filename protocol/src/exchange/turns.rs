@@ -35,6 +35,11 @@ impl Turns {
         self.held().count() as u16
     }
 
+    /// How many of them a partner holds as well, at least 1.
+    pub(crate) fn shared_count(&self, partner: Holding) -> u16 {
+        (self.held().filter(|fragment| partner.holds(*fragment)).count() as u16).max(1)
+    }
+
     /// Whether this node holds a part.
     pub(crate) fn holds(&self, part: Part) -> bool {
         self.holding.holds(part.fragment.index)
@@ -88,5 +93,7 @@ mod tests {
         assert_eq!((turns.held_count(), turns.holds(turns.part(3)), turns.holds(turns.part(1))), (2, true, false));
         assert_eq!(taken(&mut turns, 0..4, |_| true), [0, 3, 0, 3].map(Some));
         assert_eq!(turns.take(4, |fragment| fragment == 1), None);
+        let shared = [Holding::ALL, Holding::of([2, 3]), Holding::of([1])].map(|partner| turns.shared_count(partner));
+        assert_eq!(shared, [2, 1, 1]);
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use murmur_protocol::numerics::{self, CodeWidth, EncodeRole, MergeJob, MergeRole};
 use murmur_protocol::random::RngExt;
 use murmur_protocol::{
-    Address, Correction, Effect, Event, Message, NetworkOrder, Notice, Part, Payload, PeerId, RequestId, TrainerOrder,
-    TransferHeader, TransferId, WorkerOrder, codec,
+    Address, Correction, Effect, Event, Message, NetworkOrder, Notice, Part, Payload, PeerId, RequestId, Selection,
+    TrainerOrder, TransferHeader, TransferId, WorkerOrder, codec,
 };
 
 use super::Swarm;
 use super::sabotage::{Sabotage, ambient};
 use super::training::length_of;
-use crate::checks::Answer;
+use crate::checks::{self, Answer};
 use crate::happening::{DialArrived, Happening, TransferArrived};
 use crate::host::{Landing, Merging, host_at};
 use crate::liar::Old;
@@ -82,7 +82,12 @@ impl Swarm {
 
     fn order_trainer(&mut self, index: HostIndex, order: TrainerOrder, merged: &mut Option<Merging>) {
         match order {
-            TrainerOrder::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
+            TrainerOrder::TakeSnapshot { request, selection } => {
+                if let Selection::Part(part) = selection {
+                    self.history.find(checks::only_held(index, self.scenario.nodes[index].holding, part));
+                }
+                self.order(index, Order::Snapshot(request, selection));
+            }
             TrainerOrder::ApplyCorrection { request, part, correction, progress_shift } => {
                 let merge = merged.take().map(|merging| self.keep_landing(index, merging, part, &correction));
                 self.order(index, Order::Correction { request, part, correction, progress_shift, merge });

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use murmur_protocol::random::{RngExt, stream};
-use murmur_protocol::{Bootstrap, Config, Event, RunEnd, Start, Time};
+use murmur_protocol::{Bootstrap, Config, Event, Holding, RunEnd, Start, Time};
 
+use super::sabotage::Sabotage;
 use super::{Core, Swarm};
 use crate::happening::{Happening, Life};
 use crate::host::{Clock, Host, address_of, identity};
@@ -37,12 +38,13 @@ impl Swarm {
         let is_later = self.dead.iter().any(|dead| dead.host == index);
         let set_back = if is_later { plan.clock_set_back } else { Duration::ZERO };
         let shown = Clock::new(plan.clock_rate).shows(now);
+        let knows_holding = self.sabotage != Some(Sabotage::ExchangesAll);
         let config = Config {
             name: None,
             gossip: self.scenario.gossip.clone(),
             synchronous: self.scenario.synchronous.clone(),
             end: RunEnd { order: self.disks[index].finish.clone(), ..self.founder.end() },
-            holding: plan.holding,
+            holding: if knows_holding { plan.holding } else { Holding::ALL },
             start,
             training: trainer.report(),
             bootstrap: plan.bootstrap.iter().map(|host| Bootstrap { peer: None, address: address_of(*host) }).collect(),

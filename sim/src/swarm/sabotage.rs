@@ -63,6 +63,8 @@ pub enum Sabotage {
     DecaysByItself,
     /// In a synchronous run, one host steps twice with each sum.
     TakesSumsUpTwice,
+    /// What a node holds is taken for the whole model.
+    ExchangesAll,
     /// Something that is neither seed nor event decides.
     AmbientRandomness,
 }
