@@ -22,7 +22,7 @@ pub struct Config {
     pub synchronous: SynchronousSpec,
     /// When the run ends, and who may end it.
     pub end: RunEnd,
-    /// Which fragments of the model it has. In a run that averages all at once: all.
+    /// Which fragments of the model it has, some of which are not empty. In a run that averages all at once: all.
     pub holding: Holding,
     /// How this node comes by its model.
     pub start: Start,

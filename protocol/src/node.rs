@@ -86,7 +86,7 @@ impl Node {
             me,
             phase: Phase::Joining,
             membership: Membership::new(&config, me, seed, now),
-            pairwise: Pairwise::new(&config, me, seed, parameters),
+            pairwise: Pairwise::new(&config, me, seed, &fragments),
             synchronous: Synchronous::new(&config, me, parameters, now).filter(|_| config.synchronous.is_fixed()),
             choosing: Choosing::new(&config, &layout, now),
             reputation: Reputation::default(),

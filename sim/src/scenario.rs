@@ -50,6 +50,9 @@ pub struct NodePlan {
     pub start: Start,
     /// Which fragments of the model it holds.
     pub holding: Holding,
+    /// Whose helper it is: it works with the trainer of that host, which takes the steps of both. That one begins before it,
+    /// and neither is killed.
+    pub helps: Option<HostIndex>,
     /// When its first life begins.
     pub begins_at: Duration,
     /// Whose addresses it is given; the identities behind them are unknown to it.
@@ -198,6 +201,7 @@ impl NodePlan {
         NodePlan {
             start: Start::WithModel,
             holding: Holding::ALL,
+            helps: None,
             begins_at: Duration::ZERO,
             bootstrap,
             step_time: Duration::from_millis(100),

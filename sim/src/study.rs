@@ -41,6 +41,13 @@ pub struct Setting {
     pub parameters: usize,
     /// Nodes.
     pub nodes: usize,
+    /// In how many fragments, at layers, models are exchanged.
+    #[serde(default = "one")]
+    pub fragments: u16,
+    /// How many of the nodes, the last ones, are teams of two machines, of which one holds the fragment in the middle and the
+    /// other the rest: each exchanges what it holds by itself.
+    #[serde(default)]
+    pub teams: usize,
     /// Steps of each node, of 512 bytes; with unequal speeds the mean over all nodes.
     pub steps: u64,
     /// Peak learning rate of AdamW.
@@ -50,6 +57,10 @@ pub struct Setting {
     pub treatment: Treatment,
     /// Seeds the model, the order of the data and the network.
     pub seed: u64,
+}
+
+fn one() -> u16 {
+    1
 }
 
 /// What makes steps of gradients, beside AdamW's learning rate. By default AdamW alone.

@@ -6,6 +6,7 @@
 mod movement;
 mod objective;
 mod quadratic;
+mod shared;
 mod spec;
 mod transformer;
 
@@ -23,13 +24,14 @@ pub use objective::Objective;
 pub(crate) use objective::mean;
 pub use spec::{QuadraticSpec, Sharing, Text, TrainerSpec, TrainerSpecError, TransformerSpec};
 
-use crate::scenario::{HostIndex, Scenario};
+use crate::scenario::{HostIndex, NodePlan, Scenario};
 use movement::Movement;
 use quadratic::Quadratic;
+use shared::Team;
 use transformer::Transformer;
 
 /// A model and what trains it, always at a step boundary.
-pub(crate) trait Learner: fmt::Debug {
+pub(crate) trait Learner: fmt::Debug + Send {
     /// Takes `count` steps, the first at `progress` steps of the swarm.
     fn learn(&mut self, progress: f64, count: u64) -> Learned;
     /// θ.
@@ -106,6 +108,8 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) struct Trainer {
     learner: Box<dyn Learner>,
+    /// Where other hosts work with it as well.
+    team: Option<Team>,
     held: Vec<Range<usize>>,
     tokens_per_second: f64,
     orders: Vec<Order>,
@@ -130,7 +134,7 @@ impl Trainer {
     pub(crate) fn new(scenario: &Scenario, host: HostIndex, (seed, life_seed): (u64, u64), has_model: bool) -> Trainer {
         let (gossip, holding) = (&scenario.gossip, scenario.nodes[host].holding);
         let fragments = scenario.fragments();
-        let held = fragments.held(holding).collect();
+        let held: Vec<Range<usize>> = fragments.held(holding).collect();
         let learner: Box<dyn Learner> = match &scenario.trainer {
             TrainerSpec::Quadratic(spec) => {
                 Box::new(Quadratic::new(spec, gossip, (fragments, holding), host, (seed, life_seed)))
@@ -139,11 +143,36 @@ impl Trainer {
                 Box::new(Transformer::new(spec, gossip, (host, scenario.nodes.len()), seed))
             }
         };
+        let is_captain = scenario.nodes.iter().any(|plan| plan.helps == Some(host));
+        if !is_captain {
+            return Trainer::with(learner, None, held, &scenario.nodes[host], has_model);
+        }
+        let team = Team::new(learner);
+        let learner = Box::new(team.part(true, held.clone()));
+        Trainer::with(learner, Some(team), held, &scenario.nodes[host], has_model)
+    }
+
+    /// The trainer of a host that helps a captain, which lives.
+    pub(crate) fn of_helper(captain: &Trainer, scenario: &Scenario, host: HostIndex) -> Trainer {
+        let held: Vec<Range<usize>> = scenario.fragments().held(scenario.nodes[host].holding).collect();
+        let team = captain.team.as_ref().expect("it has a helper");
+        let learner = Box::new(team.part(false, held.clone()));
+        Trainer::with(learner, None, held, &scenario.nodes[host], true)
+    }
+
+    fn with(
+        learner: Box<dyn Learner>,
+        team: Option<Team>,
+        held: Vec<Range<usize>>,
+        plan: &NodePlan,
+        has_model: bool,
+    ) -> Trainer {
         let first_values = learner.values().into_owned();
         Trainer {
             learner,
+            team,
             held,
-            tokens_per_second: scenario.nodes[host].tokens_per_second,
+            tokens_per_second: plan.tokens_per_second,
             orders: Vec::new(),
             movement: Movement::new(&first_values),
             first_values,

@@ -142,7 +142,7 @@ impl Circumstances {
 impl Averaging {
     /// `parameters`: of the whole model. `upload_cap`: the owner's, in bytes a second.
     pub(crate) fn new(
-        (gossip, holding): (GossipSpec, Holding),
+        (gossip, turns): (GossipSpec, Turns),
         parameters: usize,
         training: TrainingReport,
         upload_cap: Option<f64>,
@@ -152,7 +152,7 @@ impl Averaging {
             gain: LoopGain::new(gossip.gamma),
             member_count: MemberCount::new(),
             timeout: TimeoutEstimator::new(exchange_timeout(parameters), EXCHANGE_TIMEOUT_MIN, EXCHANGE_DOUBLINGS_MAX),
-            turns: Turns::new(gossip.fragments, holding),
+            turns,
             gossip,
             training,
             parts: BTreeMap::new(),
@@ -187,7 +187,7 @@ impl Averaging {
             self.parts.values_mut().for_each(|state| state.clip.begin_anew(0.0));
             // One fragment was checked; the others are as long.
             for fragment in self.turns.held() {
-                self.parts.entry(self.turns.part(fragment)).or_default().clip.begin_anew(usual);
+                self.parts.entry(self.turns.part(*fragment)).or_default().clip.begin_anew(usual);
             }
         }
     }

@@ -120,7 +120,7 @@ impl Links {
             return;
         }
         let limit = if is_own { LINKS_MADE } else { LINKS_MAX - LINKS_MADE };
-        if !self.links.contains_key(&peer) && self.made(is_own, holding).count() >= limit {
+        while !self.links.contains_key(&peer) && self.made(is_own, holding).count() >= limit {
             let least_used = self.made(is_own, holding).min_by_key(|(_, link)| (link.is_believed, link.used));
             least_used.map(|(peer, _)| *peer).and_then(|peer| self.links.remove(&peer));
         }
@@ -288,5 +288,19 @@ mod tests {
         assert_eq!(links.choose(vec![half(6)], 0, |_| true), [], "which are enough");
         links.keep(half(6), part(0), new_reference(), (true, true));
         assert!(links.reference(peer(1), part(1)).is_some() && links.reference(peer(3), part(1)).is_some());
+    }
+
+    #[test]
+    fn a_link_of_several_fragments_leaves_none_of_them_too_many() {
+        let mut links = Links::default();
+        let part = |index| Part { vector: Vector::Model, fragment: Fragment { index, count: 2 } };
+        for number in 1..=3 {
+            links.keep((peer(number), Holding::of([0])), part(0), new_reference(), (false, true));
+        }
+        links.on_round(1);
+        links.keep((peer(4), Holding::of([1])), part(1), new_reference(), (false, true));
+        assert!(!links.has_room_for((peer(5), Holding::of([0, 1]))), "agreed on before all of them were there");
+        links.keep((peer(5), Holding::of([0, 1])), part(0), new_reference(), (false, true));
+        assert!(links.count_of(0) <= LINKS_MAX - LINKS_MADE, "{} of the first", links.count_of(0));
     }
 }

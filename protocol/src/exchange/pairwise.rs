@@ -11,12 +11,13 @@ use super::last_merges::LastMerges;
 use super::outcome::{Ended, Outcome, Probed, Way};
 use super::responder::{Admission, Responder};
 use super::starter::Starter;
+use super::turns::Turns;
 use crate::bounds::*;
 use crate::bulk::Payload;
 use crate::config::Config;
 use crate::effect::{TrainerOrder, TransferId};
 use crate::event::TrainingReport;
-use crate::fragments::Holding;
+use crate::fragments::{Fragments, Holding};
 use crate::manifest::GossipKind;
 use crate::message::{Accept, Propose, Reject, RejectReason, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
@@ -48,9 +49,10 @@ pub(crate) enum Unfit {
 }
 
 impl Pairwise {
-    /// `parameters`: of the whole model.
-    pub(crate) fn new(config: &Config, me: PeerId, seed: u64, parameters: usize) -> Pairwise {
-        let (gossip, upload_cap) = ((config.gossip.clone(), config.holding), config.upload_bytes_per_second);
+    pub(crate) fn new(config: &Config, me: PeerId, seed: u64, fragments: &Fragments) -> Pairwise {
+        let parameters = fragments.parameters();
+        let turns = Turns::new(fragments, config.holding);
+        let (gossip, upload_cap) = ((config.gossip.clone(), turns), config.upload_bytes_per_second);
         Pairwise {
             me,
             averaging: Averaging::new(gossip, parameters, config.training, upload_cap),
@@ -268,7 +270,8 @@ impl Pairwise {
 
     /// The next round is due an interval from now.
     pub(crate) fn schedule(&mut self) {
-        self.starter.schedule(self.averaging.training.steps, self.averaging.cadence.interval());
+        let Averaging { training, cadence, turns, .. } = &self.averaging;
+        self.starter.schedule(training.steps, cadence.interval() * turns.rounds_apart());
     }
 
     /// Begins a round whatever the interval says: when the last steps are to be shared.
@@ -414,13 +417,13 @@ impl Pairwise {
 
     /// Partners with whom a reference is kept, of the fragment that has most.
     pub(crate) fn link_count(&self) -> usize {
-        let counts = self.averaging.turns.held().map(|fragment| self.averaging.links.count_of(fragment));
+        let counts = self.averaging.turns.held().iter().map(|fragment| self.averaging.links.count_of(*fragment));
         counts.max().unwrap_or_default()
     }
 
     /// Whether a node that holds this much holds something that this one does.
     pub(crate) fn shares(&self, holding: Holding) -> bool {
-        self.fragments().into_iter().any(|fragment| holding.holds(fragment))
+        self.fragments().iter().any(|fragment| holding.holds(*fragment))
     }
 
     /// In how many fragments the model is cut.
@@ -429,8 +432,8 @@ impl Pairwise {
     }
 
     /// Those that this node holds.
-    pub(crate) fn fragments(&self) -> Vec<u16> {
-        self.averaging.turns.held().collect()
+    pub(crate) fn fragments(&self) -> &[u16] {
+        self.averaging.turns.held()
     }
 
     /// Steps between own exchanges at present.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::fragments::Holding;
+use crate::fragments::{Fragments, Holding};
 use crate::part::{Fragment, Part, Vector};
 
 /// The fragments of the model that this node holds, and in which of its own rounds it was each one's turn last.
@@ -10,14 +10,20 @@ use crate::part::{Fragment, Part, Vector};
 pub(crate) struct Turns {
     /// In how many fragments the model is cut.
     count: u16,
-    holding: Holding,
+    /// Those that are not empty.
+    all: u16,
+    /// In order; without those that are empty.
+    held: Vec<u16>,
     last: BTreeMap<u16, u64>,
 }
 
 impl Turns {
-    /// `count`: of the model's fragments.
-    pub(crate) fn new(count: u16, holding: Holding) -> Turns {
-        Turns { count: count.max(1), holding, last: BTreeMap::new() }
+    pub(crate) fn new(fragments: &Fragments, holding: Holding) -> Turns {
+        let count = fragments.count();
+        let is_empty = |index| fragments.range(Fragment { index, count }).is_empty();
+        let all = (0..count).filter(|index| !is_empty(*index)).count() as u16;
+        let held = holding.fragments(count).filter(|index| !is_empty(*index)).collect();
+        Turns { count, all, held, last: BTreeMap::new() }
     }
 
     /// In how many fragments the model is cut.
@@ -26,23 +32,29 @@ impl Turns {
     }
 
     /// Those that this node holds.
-    pub(crate) fn held(&self) -> impl Iterator<Item = u16> + use<> {
-        self.holding.fragments(self.count)
+    pub(crate) fn held(&self) -> &[u16] {
+        &self.held
     }
 
     /// How many those are.
     pub(crate) fn held_count(&self) -> u16 {
-        self.held().count() as u16
+        self.held.len() as u16
+    }
+
+    /// In how many rounds of a member with the whole model this node has one: so each fragment's turns are as far apart for
+    /// all who hold it.
+    pub(crate) fn rounds_apart(&self) -> f64 {
+        f64::from(self.all) / f64::from(self.held_count().max(1))
     }
 
     /// How many of them a partner holds as well, at least 1.
     pub(crate) fn shared_count(&self, partner: Holding) -> u16 {
-        (self.held().filter(|fragment| partner.holds(*fragment)).count() as u16).max(1)
+        (self.held.iter().filter(|fragment| partner.holds(**fragment)).count() as u16).max(1)
     }
 
     /// Whether this node holds a part.
     pub(crate) fn holds(&self, part: Part) -> bool {
-        self.holding.holds(part.fragment.index)
+        self.held.contains(&part.fragment.index)
     }
 
     /// Whether the run's model is cut so.
@@ -63,7 +75,8 @@ impl Turns {
             let last = self.last.get(fragment).copied();
             (last != Some(round), last, (u64::from(*fragment) + count - round % count) % count)
         };
-        let next = self.held().filter(|fragment| has_partner(*fragment)).min_by_key(turn)?;
+        let next =
+            *self.held.iter().filter(|fragment| has_partner(**fragment)).min_by_key(|fragment| turn(fragment))?;
         self.last.insert(next, round);
         Some(self.part(next))
     }
@@ -79,7 +92,7 @@ mod tests {
 
     #[test]
     fn fragments_take_turns_and_one_that_had_no_partner_is_next() {
-        let mut turns = Turns::new(3, Holding::ALL);
+        let mut turns = Turns::new(&Fragments::equal(1000, 3), Holding::ALL);
         assert_eq!(taken(&mut turns, 4..10, |_| true), [1, 2, 0, 1, 2, 0].map(Some));
         assert_eq!(turns.take(9, |_| true), Some(turns.part(0)), "another partner is tried");
         assert_eq!(taken(&mut turns, 10..13, |fragment| fragment != 1), [2, 0, 2].map(Some));
@@ -89,11 +102,19 @@ mod tests {
 
     #[test]
     fn only_what_is_held_has_a_turn() {
-        let mut turns = Turns::new(4, Holding::of([0, 3]));
+        let mut turns = Turns::new(&Fragments::equal(1000, 4), Holding::of([0, 3]));
         assert_eq!((turns.held_count(), turns.holds(turns.part(3)), turns.holds(turns.part(1))), (2, true, false));
         assert_eq!(taken(&mut turns, 0..4, |_| true), [0, 3, 0, 3].map(Some));
         assert_eq!(turns.take(4, |fragment| fragment == 1), None);
         let shared = [Holding::ALL, Holding::of([2, 3]), Holding::of([1])].map(|partner| turns.shared_count(partner));
         assert_eq!(shared, [2, 1, 1]);
+        assert_eq!(turns.rounds_apart(), 2.0, "half of the fragments, in half of the rounds");
+    }
+
+    #[test]
+    fn an_empty_fragment_has_no_turn() {
+        let mut turns = Turns::new(&Fragments::equal(300, 3), Holding::ALL);
+        assert_eq!(turns.held(), [1, 2], "two blocks");
+        assert_eq!(taken(&mut turns, 0..4, |_| true), [1, 2, 1, 2].map(Some));
     }
 }

@@ -91,7 +91,7 @@ impl Node {
                 self.outbox.notice(Notice::StateReceived { donors: senders, progress });
                 self.giving.on_model_replaced(&mut self.outbox);
                 if matches!(self.phase, Phase::Joining | Phase::Training | Phase::Settling) {
-                    self.joining.begin_check(now, donors, self.pairwise.fragments());
+                    self.joining.begin_check(now, donors, self.pairwise.fragments().to_vec());
                     self.pairwise.on_model_replaced(&mut self.outbox);
                     self.check_copy(now);
                 }

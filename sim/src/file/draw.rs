@@ -5,7 +5,7 @@ use std::time::Duration;
 use murmur_protocol::bounds::LEAVE_TIMEOUT;
 use murmur_protocol::manifest::{GossipSpec, ModelSpec, ScheduleSpec, SynchronousSpec};
 use murmur_protocol::random::{Generator, RngExt};
-use murmur_protocol::{AddressRange, Holding, Start};
+use murmur_protocol::{AddressRange, Fragment, Fragments, Holding, Start};
 
 use super::dice::{Dice, between, share_of, some_addresses, take, time_between};
 use super::schedule::Schedule;
@@ -58,13 +58,14 @@ impl ScenarioFile {
     pub fn draw(&self, seed: u64) -> Plan {
         let mut dice = Dice::new(seed);
         let gossip = self.draw_gossip(&mut dice);
-        let nodes = self.draw_nodes(&mut dice, gossip.fragments);
+        let parameters = dice.count("swarm.parameters", self.swarm.parameters);
+        let nodes = self.draw_nodes(&mut dice, &Fragments::equal(parameters, gossip.fragments));
         let faults_end = Duration::from_secs_f64(dice.amount("phases.faults_seconds", self.phases.faults_seconds));
         let calm = Duration::from_secs_f64(dice.amount("phases.calm_seconds", self.phases.calm_seconds));
         let shortest = nodes.iter().map(|plan| plan.step_time).min().unwrap_or_default();
         let steps = (faults_end + calm + SILENCE).div_duration_f64(shortest).ceil() as u64;
         let scenario = Scenario {
-            parameters: dice.count("swarm.parameters", self.swarm.parameters),
+            parameters,
             gossip,
             synchronous: SynchronousSpec::default(),
             nodes,
@@ -85,12 +86,12 @@ impl ScenarioFile {
             incidents: Vec::new(),
         };
         let is_lossless = is_lossless(&scenario);
-        let parameters = scenario.layout().parameters() as f64;
+        let disagreement_max = self.checks.disagreement_max * (scenario.layout().parameters() as f64).sqrt();
         let mut schedule = Schedule::new(scenario, faults_end);
         self.schedule(&mut dice, &mut schedule);
         let expectations = Expectations {
             present: schedule.present(),
-            disagreement_max: self.checks.disagreement_max * parameters.sqrt(),
+            disagreement_max,
             lossless: is_lossless && schedule.is_gentle && self.liars.is_none(),
         };
         let averaging_ends = faults_end + calm;
@@ -174,7 +175,7 @@ impl ScenarioFile {
     }
 
     /// Founders and late nodes; the first is a founder that stays, so that there always is a model to copy.
-    fn draw_nodes(&self, dice: &mut Dice, fragments: u16) -> Vec<NodePlan> {
+    fn draw_nodes(&self, dice: &mut Dice, fragments: &Fragments) -> Vec<NodePlan> {
         let section = &self.swarm;
         let count = dice.count("swarm.nodes", section.nodes);
         let addresses = dice.count("swarm.addresses", section.addresses);
@@ -194,6 +195,7 @@ impl ScenarioFile {
             NodePlan {
                 start: if is_late { Start::FromPeer } else { Start::WithModel },
                 holding: if partial.contains(&host) { some_of(&mut holding_dice, fragments) } else { Holding::ALL },
+                helps: None,
                 begins_at: if is_late { time_between(&mut late_dice, section.late_seconds) } else { Duration::ZERO },
                 bootstrap: some_addresses(&mut address_dice, host, count, addresses),
                 step_time: time_between(&mut step_dice, section.step_seconds),
@@ -212,9 +214,12 @@ impl ScenarioFile {
 }
 
 /// Some fragments, at least one.
-fn some_of(random: &mut Generator, fragments: u16) -> Holding {
-    let one = random.random_range(0..fragments);
-    Holding::of((0..fragments).filter(|fragment| *fragment == one || random.random_bool(0.5)))
+fn some_of(random: &mut Generator, fragments: &Fragments) -> Holding {
+    let count = fragments.count();
+    let is_empty = |index| fragments.range(Fragment { index, count }).is_empty();
+    let candidates: Vec<u16> = (0..count).filter(|index| !is_empty(*index)).collect();
+    let one = candidates[random.random_range(0..candidates.len())];
+    Holding::of(candidates.into_iter().filter(|fragment| *fragment == one || random.random_bool(0.5)))
 }
 
 fn is_lossless(scenario: &Scenario) -> bool {

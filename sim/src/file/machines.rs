@@ -2,8 +2,12 @@
 
 use super::ScenarioFile;
 use super::dice::{Dice, between, share_of, take};
-use crate::scenario::{Lie, Scenario};
+use crate::scenario::{Lie, NodePlan, Scenario};
+use murmur_protocol::Holding;
 use murmur_protocol::random::RngExt;
+
+/// Honest hosts for each liar among those who hold a fragment: as many as the built-in scenarios have at least.
+const HONEST_FOR_A_LIAR: usize = 9;
 
 impl ScenarioFile {
     /// Makes some of the machines of a scenario what the file says.
@@ -44,6 +48,23 @@ impl ScenarioFile {
             for host in take(&mut random, (1..count).collect(), lying) {
                 let kind = section.kinds[random.random_range(0..section.kinds.len())];
                 scenario.nodes[host].lie = Some(Lie::from(kind));
+            }
+        }
+        outnumber_liars(scenario);
+    }
+}
+
+/// Of each fragment liars hold a minority, as of the whole model: else all honest hosts hold it.
+fn outnumber_liars(scenario: &mut Scenario) {
+    let count = scenario.gossip.fragments;
+    for fragment in 0..count {
+        let (liars, honest): (Vec<&NodePlan>, Vec<&NodePlan>) =
+            scenario.nodes.iter().filter(|plan| plan.holding.holds(fragment)).partition(|plan| plan.lie.is_some());
+        if honest.len() < HONEST_FOR_A_LIAR * liars.len() {
+            let lacks_it = |plan: &&mut NodePlan| plan.lie.is_none() && !plan.holding.holds(fragment);
+            for plan in scenario.nodes.iter_mut().filter(lacks_it) {
+                let held = plan.holding.fragments(count);
+                plan.holding = Holding::of(held.chain(std::iter::once(fragment)));
             }
         }
     }

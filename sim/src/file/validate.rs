@@ -86,6 +86,10 @@ impl ScenarioFile {
         counted("swarm.ranges", swarm.ranges, 0, 4096)?;
         share("swarm.late_share", swarm.late_share)?;
         share("swarm.partial_share", swarm.partial_share)?;
+        if swarm.partial_share.to > 0.0 && trainer.kind == TrainerKind::Transformer {
+            let rule = "it is 0 for the transformer, which is trained as a whole".to_owned();
+            return Err(mistake("swarm.partial_share", swarm.partial_share.to.to_string(), rule));
+        }
         within("trainer.learning_rate", trainer.learning_rate, 1e-6, 1.0)?;
         within("trainer.spread", trainer.spread, 0.0, 1000.0)?;
         within("trainer.noise", trainer.noise, 0.0, 1000.0)?;

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use murmur_protocol::Holding;
 use murmur_protocol::bounds::SETTLING_TIMEOUT;
-use murmur_protocol::manifest::{GossipKind, GossipSpec};
+use murmur_protocol::manifest::{FragmentCut, GossipKind, GossipSpec};
 
 use super::{Conditions, Method, Outcome, Setting, tokens_per_step};
+use crate::record::{LifeRecord, Record};
 use crate::{
     Disk, Incident, LatencySpec, NetworkSpec, NodePlan, Objective, Scenario, Swarm, Text, TrainerSpec, WorkerSpec,
 };
@@ -51,9 +53,14 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
                 GossipKind::Links => GossipSpec::default().final_exchanges,
                 GossipKind::Pairs => LAST_OF_PAIRS,
             },
+            fragments: setting.fragments,
+            cut: FragmentCut::Layers,
             ..GossipSpec::default()
         },
-        nodes: speeds.iter().enumerate().map(|(host, speed)| speed.plan(host, setting, conditions)).collect(),
+        nodes: with_teams(
+            speeds.iter().enumerate().map(|(host, speed)| speed.plan(host, setting, conditions)),
+            setting,
+        ),
         trainer: TrainerSpec::Transformer(trainer.clone()),
         worker: WorkerSpec { full_precision, ..WorkerSpec::default() },
         network: network(conditions),
@@ -65,19 +72,43 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
     let mut swarm = Swarm::new(scenario, setting.seed);
     swarm.run_until(first_end.unwrap_or_default());
     let before = swarm.record();
-    let losses: Vec<f64> = before.active_models().into_iter().map(|model| objective.loss(model)).collect();
+    let losses: Vec<f64> = models(&before, setting).iter().map(|model| objective.loss(model)).collect();
     drop(before);
     swarm.run_until(last_end.unwrap_or_default() + SETTLING_TIMEOUT);
     let record = swarm.record();
-    let models: Vec<Vec<f32>> = record.active_models().into_iter().map(<[f32]>::to_vec).collect();
+    let models = models(&record, setting);
     let nodes = setting.nodes as f64;
     Outcome {
         loss_before_settling: Some(losses.iter().sum::<f64>() / losses.len() as f64),
         bytes_per_parameter: record.payload_bytes() as f64 / nodes / setting.parameters as f64,
         exchanges: 0.5 * record.exchanges.merges as f64 / nodes,
-        tokens: record.lives.iter().map(|life| life.steps).sum::<u64>() * tokens_per_step(),
+        tokens: learners(&record, setting).map(|life| life.steps).sum::<u64>() * tokens_per_step(),
         ..setting.outcome(&trainer, &models)
     }
+}
+
+/// The nodes, the last of which get a helper each: hosts of their own, behind all nodes.
+fn with_teams(nodes: impl Iterator<Item = NodePlan>, setting: &Setting) -> Vec<NodePlan> {
+    let mut plans: Vec<NodePlan> = nodes.collect();
+    let middle = setting.fragments / 2;
+    for captain in setting.nodes - setting.teams..setting.nodes {
+        let helper = NodePlan { holding: Holding::of([middle]), helps: Some(captain), ..plans[captain].clone() };
+        let rest = (0..setting.fragments).filter(|fragment| *fragment != middle);
+        plans[captain].holding = Holding::of(rest);
+        plans.push(helper);
+    }
+    plans
+}
+
+/// The lives of nodes; those of teams' helpers are none.
+fn learners<'a>(record: &'a Record, setting: &Setting) -> impl Iterator<Item = &'a LifeRecord> + use<'a> {
+    let nodes = setting.nodes;
+    record.lives.iter().filter(move |life| life.host < nodes)
+}
+
+fn models(record: &Record, setting: &Setting) -> Vec<Vec<f32>> {
+    let active = learners(record, setting).filter(|life| life.active && life.is_honest);
+    active.map(|life| life.model.clone()).collect()
 }
 
 /// One node's speed and share of the work.
@@ -168,6 +199,8 @@ mod tests {
             by_node: false,
             parameters: 1,
             nodes: 8,
+            fragments: 1,
+            teams: 0,
             steps: 400,
             learning_rate: 1.0,
             treatment: Treatment::default(),

@@ -158,11 +158,13 @@ pub enum Question {
     Longest,
     /// What random wiring between stages and gradients that are one update old cost, over seeds.
     Stages,
+    /// Whole nodes and teams whose machines exchange what each holds, over seeds.
+    Hybrid,
 }
 
 impl Question {
     /// All of them.
-    pub const ALL: [Question; 11] = [
+    pub const ALL: [Question; 12] = [
         Question::Bars,
         Question::Asynchrony,
         Question::Traffic,
@@ -174,6 +176,7 @@ impl Question {
         Question::Lengths,
         Question::Longest,
         Question::Stages,
+        Question::Hybrid,
     ];
 }
 
@@ -190,6 +193,8 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
         by_node: question == Question::UnlikeData,
         parameters: murmur_training::parameter_count(&super::model().into()),
         nodes: NODES,
+        fragments: 1,
+        teams: 0,
         steps: STEPS,
         learning_rate,
         treatment: Treatment::default(),
@@ -229,6 +234,21 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
         Question::Sizes => {
             let kinds = [16, 32].map(|nodes| [links(3), Method::DataParallel].map(|method| (nodes, method)));
             vary(kinds.as_flattened(), |(nodes, method), seed| Setting { nodes, ..with_muon(method, seed) })
+        }
+        Question::Hybrid => {
+            // Each fragment is exchanged as often as a model that is whole.
+            let kinds =
+                [(Method::DataParallel, 1, false), (links(3), 1, false), (links(1), 3, false), (links(1), 3, true)];
+            let kinds: Vec<_> = [2, 4].into_iter().flat_map(|nodes| kinds.map(|kind| (nodes, kind))).collect();
+            let mut all = vary(&kinds, |(nodes, (method, fragments, has_teams)), seed| {
+                let teams = if has_teams { nodes / 2 } else { 0 };
+                Setting { nodes, fragments, teams, ..with_muon(method, seed) }
+            });
+            all.extend(vary(&[2, 4], |nodes, seed| {
+                let (method, rate, treatment) = REFERENCE;
+                Setting { nodes, treatment, ..setting(method, rate, seed) }
+            }));
+            all
         }
         Question::Lengths | Question::Longest => {
             let (times, kinds) = match question {

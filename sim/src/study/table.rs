@@ -50,6 +50,7 @@ fn title(question: Question) -> &'static str {
         Question::Lengths => "Links in runs four times as long",
         Question::Longest => "Links in runs sixteen times as long",
         Question::Stages => "Stages: random wiring, and gradients one update old",
+        Question::Hybrid => "Whole nodes and teams whose machines exchange what each holds",
     }
 }
 
@@ -197,10 +198,12 @@ fn against_data_parallel(outcomes: &[&Outcome]) -> String {
         let rows: Vec<&Outcome> = outcomes.iter().filter(is_of_kind).copied().collect();
         let seeds: Vec<String> = rows.iter().map(|row| format!("{:.4}", row.loss)).collect();
         let data = if kind.by_node { ", each a part of the text" } else { "" };
+        let cut = if kind.fragments > 1 { format!(", {} fragments", kind.fragments) } else { String::new() };
+        let teams = if kind.teams > 0 { format!(", {} teams of two", kind.teams) } else { String::new() };
         let bytes = average(rows.iter().map(|row| row.bytes_per_parameter));
         let _ = writeln!(
             page,
-            "| {}{data} | {} | {} | {} at {} | {} | {:.4} | {} | {} | {} |",
+            "| {}{data}{cut}{teams} | {} | {} | {} at {} | {} | {:.4} | {} | {} | {} |",
             name(&kind.method),
             kind.nodes,
             kind.steps,

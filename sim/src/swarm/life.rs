@@ -28,7 +28,10 @@ impl Swarm {
             Some(saved) => (Start::WithModel, Some(saved)),
             None => (start, None),
         };
-        let mut trainer = Trainer::new(&self.scenario, index, (self.seed, life_seed), start == Start::WithModel);
+        let mut trainer = match plan.helps.and_then(|captain| self.hosts[captain].as_ref()) {
+            Some(captain) => Trainer::of_helper(&captain.trainer, &self.scenario, index),
+            None => Trainer::new(&self.scenario, index, (self.seed, life_seed), start == Start::WithModel),
+        };
         if let Some((saved, _)) = &saved {
             trainer.resume(saved);
         }

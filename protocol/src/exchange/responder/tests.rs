@@ -3,6 +3,8 @@
 use super::*;
 use crate::RunManifest;
 use crate::effect::{Effect, WorkerOrder};
+use crate::exchange::turns::Turns;
+use crate::fragments::Fragments;
 use crate::message::Standing;
 use crate::part::Part;
 
@@ -31,7 +33,12 @@ fn codes_of_a_model_that_was_replaced_are_not_merged() {
     let gossip = RunManifest::default().gossip;
     for is_late in [false, true] {
         let (mut responder, mut out) = (Responder::new(4), Outbox::default());
-        let mut averaging = Averaging::new((gossip.clone(), Holding::ALL), 4, TrainingReport::default(), None);
+        let mut averaging = Averaging::new(
+            (gossip.clone(), Turns::new(&Fragments::equal(4, 1), Holding::ALL)),
+            4,
+            TrainingReport::default(),
+            None,
+        );
         let (peer, now) = (PeerId::from_public_key(STARTER), Time::ZERO);
         let admission = Admission { refuse: None, weights: (1.0, 1.0), holding: Holding::ALL };
         responder.on_propose(now, peer, &propose(), admission, (&averaging, &Reputation::default()), &mut out);

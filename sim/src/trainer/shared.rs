@@ -1,0 +1,118 @@
+//! One learner of several hosts: a team's, whose machines hold some of the model each.
+//!
+//! The captain's trainer takes the steps; a helper's counts them. Each copies and corrects what its host holds.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use murmur_protocol::{Correction, Ending, Part, Payload, Selection, Snapshot};
+use murmur_training::TrainingError;
+use murmur_training::engine::Taken;
+
+use super::{Learned, Learner};
+
+/// What a team learns with.
+#[derive(Clone, Debug)]
+pub(crate) struct Team(Arc<Mutex<Inside>>);
+
+#[derive(Debug)]
+struct Inside {
+    learner: Box<dyn Learner>,
+    /// How far all steps so far have moved the model.
+    travel: f64,
+}
+
+/// One host's part in it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    team: Team,
+    is_captain: bool,
+    held: Vec<Range<usize>>,
+    /// How much of the team's travel it has told.
+    travel_told: f64,
+}
+
+impl Team {
+    pub(crate) fn new(learner: Box<dyn Learner>) -> Team {
+        Team(Arc::new(Mutex::new(Inside { learner, travel: 0.0 })))
+    }
+
+    /// The part of a host that holds these parameters.
+    pub(crate) fn part(&self, is_captain: bool, held: Vec<Range<usize>>) -> Shared {
+        Shared { team: self.clone(), is_captain, held, travel_told: 0.0 }
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Learner for Shared {
+    fn learn(&mut self, progress: f64, count: u64) -> Learned {
+        let mut team = self.team.inside();
+        if self.is_captain {
+            let learned = team.learner.learn(progress, count);
+            team.travel += learned.travel;
+            return learned;
+        }
+        let travel = team.travel - self.travel_told;
+        self.travel_told = team.travel;
+        Learned { steps: count, travel }
+    }
+
+    fn values(&self) -> Cow<'_, [f32]> {
+        Cow::Owned(self.team.inside().learner.values().into_owned())
+    }
+
+    fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError> {
+        let taken = self.team.inside().learner.snapshot(selection)?;
+        if selection != Selection::State {
+            return Ok(taken);
+        }
+        let held = self.held.iter().flat_map(|range| &taken.values.values()[range.clone()]);
+        Ok(Taken { values: Snapshot::from(held.copied().collect::<Vec<f32>>()), ..taken })
+    }
+
+    fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {
+        self.team.inside().learner.apply(part, correction)
+    }
+
+    /// A team begins with its captain's model.
+    fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
+        let actual = chunks.iter().map(|chunk| chunk.len() / 4).sum();
+        Err(TrainingError::WrongLength { what: "a team's state", expected: 0, actual })
+    }
+
+    fn advance_outer(&mut self) -> Result<(), TrainingError> {
+        if self.is_captain { self.team.inside().learner.advance_outer() } else { Ok(()) }
+    }
+
+    fn set_members(&mut self, members: f64) {
+        if self.is_captain {
+            self.team.inside().learner.set_members(members);
+        }
+    }
+
+    fn gradient(&mut self) -> Vec<f32> {
+        self.team.inside().learner.gradient()
+    }
+
+    fn step_with_sum(&mut self, sum: &Snapshot, members: u32, progress: f64) {
+        self.team.inside().learner.step_with_sum(sum, members, progress);
+    }
+
+    fn load_replica(&mut self, replica: &Payload) -> Result<(), TrainingError> {
+        self.load_state(std::slice::from_ref(replica))
+    }
+
+    fn finish(&mut self, ending: Ending) {
+        if self.is_captain {
+            self.team.inside().learner.finish(ending);
+        }
+    }
+
+    fn is_run_over(&self, progress: f64) -> bool {
+        self.team.inside().learner.is_run_over(progress)
+    }
+}
