@@ -1,8 +1,8 @@
 //! The engine as its driver sees it.
 
 use murmur_protocol::bulk::Codes;
-use murmur_protocol::manifest::{OptimizerKind, TransformerModel};
-use murmur_protocol::{Correction, Part, Selection, Snapshot};
+use murmur_protocol::manifest::{FragmentCut, OptimizerKind, TransformerModel};
+use murmur_protocol::{Correction, Fragment, Part, Selection, Snapshot, Vector};
 
 use super::*;
 use crate::gpu::emulated::Emulated;
@@ -192,6 +192,29 @@ fn a_correction_moves_model_and_slow_weights_alike() -> Result<(), TrainingError
     let slow = |state: &EngineState| state.slow_weights.clone().expect("the outer momentum is on");
     assert!(moved(&slow(&before), &slow(&after)));
     assert_eq!(after.outer_momentum, before.outer_momentum);
+    Ok(())
+}
+
+#[test]
+fn fragments_cut_at_layers_are_copied_and_corrected_by_whole_layers() -> Result<(), TrainingError> {
+    let mut manifest = manifest_of(TransformerModel { layers: 4, ..small() });
+    (manifest.gossip.fragments, manifest.gossip.cut) = (3, FragmentCut::Layers);
+    let mut engine = engine(&manifest);
+    let layout = engine.layout().clone();
+    let before = values(&mut engine);
+    let fragment = Fragment { index: 1, count: 3 };
+    let part = Part { vector: Vector::Model, fragment };
+    let copy = engine.snapshot(Selection::Part(part))?.values.values().to_vec();
+    engine.apply(part, &Correction::new(Codes::Narrow(vec![1; copy.len()]), vec![0.25; copy.len().div_ceil(256)]))?;
+    let after = values(&mut engine);
+    let moved: Vec<usize> =
+        (0..before.len()).filter(|place| before[*place].to_bits() != after[*place].to_bits()).collect();
+    let (first, last) = (moved[0], moved[moved.len() - 1]);
+    assert_eq!((last + 1 - first, copy), (moved.len(), before[first..=last].to_vec()), "what was copied has moved");
+    let tensors = layout.tensors();
+    let begins = tensors.iter().find(|tensor| tensor.offset == first).expect("a tensor begins there");
+    let ends = tensors.iter().find(|tensor| tensor.range().end == last + 1).expect("a tensor ends there");
+    assert!(begins.name.contains("layers.1.") && ends.name.contains("layers.2."), "{begins:?} to {ends:?}");
     Ok(())
 }
 
