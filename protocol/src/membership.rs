@@ -341,7 +341,7 @@ impl Membership {
         let random = &mut self.random;
         self.dialing.on_disconnected(now, peer, (lasted, connection.is_pruned), random);
         if announced {
-            self.leavers.insert(now, peer, now + AGE_MAX);
+            self.leavers.insert(now, peer, now + LEAVERS_KEPT);
         } else if !self.is_banned(peer, now) && !connection.addresses().is_empty() {
             let known = connection.into_known(now, &mut self.random);
             self.view.keep(peer, known);

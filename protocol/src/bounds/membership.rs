@@ -168,3 +168,7 @@ pub const FOREIGN_KEPT: Duration = Duration::from_secs(3600);
 
 /// Members that left on purpose and are not to be learned again from those who have not heard of it.
 pub const LEAVERS_MAX: usize = 64;
+
+/// For how long they are not: longer than [`AGE_MAX`], for who has not heard of it may have a slower clock, and have heard from the
+/// leaver a little later.
+pub const LEAVERS_KEPT: Duration = Duration::from_secs(AGE_MAX.as_secs() * 5 / 4);
