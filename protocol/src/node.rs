@@ -292,8 +292,9 @@ impl Node {
                 Ok(())
             }
             Message::RequestState { request, chunks } => {
-                // It has no model to exchange.
+                // It has no model to exchange, nor to compare a copy with.
                 self.membership.avoid(peer, now + JOINING_RETRY);
+                self.joining.on_unable(peer);
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
                 let has_model = is_sound && !is_copying_anew && !self.is_resting;
                 let steps = has_model.then_some(self.pairwise.training().steps);

@@ -116,3 +116,21 @@ fn the_weight_of_a_joiner_begins_small() {
         .collect();
     assert_eq!(weights, [600.0 / (1.0 + RAMP_EXCHANGES as f32)]);
 }
+
+/// It was waited for, for as long as it asked.
+#[test]
+fn a_member_that_asks_for_a_model_itself_is_no_checker() {
+    let (mut driven, effects) = connected(Start::FromPeer, 2);
+    let asked = requests(&effects);
+    let other = if asked[0].0 == peer(1) { peer(2) } else { peer(1) };
+    let mut effects = driven.copy(&asked);
+    let exchange = proposals(&effects)[0].1;
+    let busy = Message::Reject(Reject { exchange, reason: RejectReason::Busy, retry_after_ms: 300 });
+    effects.extend(driven.tell(Event::MessageReceived { peer: other, message: busy }));
+    for request in 0..10 {
+        effects.extend(driven.tell(asks(other, request, 0)));
+        effects.extend(driven.wait(Duration::from_secs(1)));
+    }
+    assert_eq!(unchecked(&effects), Some((Unchecked::NobodyElse, false)));
+    assert!(trains(&effects));
+}

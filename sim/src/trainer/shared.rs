@@ -78,10 +78,19 @@ impl Learner for Shared {
         self.team.inside().learner.apply(part, correction)
     }
 
-    /// A team begins with its captain's model.
+    /// What this host holds is replaced; the rest of the team's model stays.
     fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
-        let actual = chunks.iter().map(|chunk| chunk.len() / 4).sum();
-        Err(TrainingError::WrongLength { what: "a team's state", expected: 0, actual })
+        let length = self.held.iter().map(Range::len).sum();
+        let state = Snapshot::from_chunks(chunks, length).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let mut team = self.team.inside();
+        let mut values = team.learner.values().into_owned();
+        let mut rest = state.values();
+        for range in &self.held {
+            let (part, others) = rest.split_at(range.len());
+            values[range.clone()].copy_from_slice(part);
+            rest = others;
+        }
+        team.learner.load_state(&[Snapshot::from(values).to_payload()])
     }
 
     fn advance_outer(&mut self) -> Result<(), TrainingError> {
@@ -103,7 +112,7 @@ impl Learner for Shared {
     }
 
     fn load_replica(&mut self, replica: &Payload) -> Result<(), TrainingError> {
-        self.load_state(std::slice::from_ref(replica))
+        self.team.inside().learner.load_replica(replica)
     }
 
     fn finish(&mut self, ending: Ending) {
