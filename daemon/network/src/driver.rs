@@ -24,6 +24,7 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::dial_filter::DialFilter;
 use crate::dialing::Dial;
+use crate::discovery::neighbours::Neighbours;
 use crate::discovery::table::Finding;
 use crate::handshake::gate::refusal_of_dial;
 use crate::handshake::{Dialed, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
@@ -62,6 +63,7 @@ pub(crate) struct Driver {
     part_places: Arc<Semaphore>,
     connectivity: Connectivity,
     finding: Finding,
+    neighbours: Neighbours,
     nat: Nat,
     paths: Paths,
     /// When to look after what takes its time.
@@ -139,6 +141,7 @@ impl Driver {
             part_places: Arc::new(Semaphore::new(OUTGOING_PARTS_MAX)),
             connectivity,
             finding,
+            neighbours: Neighbours::default(),
             nat: Nat::new(connectivity.exposure),
             paths: Paths::default(),
             looks,

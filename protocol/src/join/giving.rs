@@ -63,6 +63,8 @@ struct Given {
     unsent: Range<u32>,
     /// Whether they are to be of the next copy.
     is_waiting: bool,
+    /// Whether a part did not get through: nothing follows it.
+    has_failed: bool,
     sent: Sent,
 }
 
@@ -109,15 +111,14 @@ impl Giving {
         }
         let is_full = self.joiners.len() >= STATE_TRANSFERS_MAX && !self.joiners.contains_key(&peer);
         let Some(steps) = steps.filter(|_| !is_full) else {
-            let retry_after_ms = STATE_RETRY.as_millis() as u32;
-            out.send(peer, Message::RefuseState { request, retry_after_ms });
+            refuse(peer, request, out);
             return Ok(());
         };
         // What was asked for before and is not on its way yet, nobody waits for any more.
         let sent = self.joiners.remove(&peer).map(|given| given.sent).unwrap_or_default();
         let is_waiting = self.copy.as_ref().is_none_or(|copy| !copy.is_fresh(now, steps));
         let unsent = chunks.first..chunks.first + chunks.count;
-        self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, sent });
+        self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, has_failed: false, sent });
         if !is_waiting {
             self.send_on(now, peer, out);
         } else {
@@ -156,13 +157,16 @@ impl Giving {
             given.sent.confirmed_at = now;
         }
         if !finished && !given.is_waiting {
-            // The joiner waits for the part in vain, and asks elsewhere for all that is missing.
+            // The joiner is told when nothing is on its way any more, and asks elsewhere for all that is missing.
             given.unsent = 0..0;
+            given.has_failed = true;
         }
         self.send_on(now, peer, out);
         let Some(given) = self.joiners.get(&peer) else { return };
         if given.unsent.is_empty() && given.sent.parts.is_empty() {
-            if finished {
+            if given.has_failed {
+                refuse(peer, given.request, out);
+            } else if finished {
                 out.notice(Notice::StateSent { peer, chunks: given.chunks.count, of: self.chunking.count() });
             }
             self.joiners.remove(&peer);
@@ -216,6 +220,11 @@ impl Giving {
             given.sent.parts.push_back((out.transfer(peer, header, payload), count, now));
         }
     }
+}
+
+fn refuse(joiner: PeerId, request: u64, out: &mut Outbox) {
+    let retry_after_ms = STATE_RETRY.as_millis() as u32;
+    out.send(joiner, Message::RefuseState { request, retry_after_ms });
 }
 
 #[cfg(test)]
