@@ -35,6 +35,7 @@ use crate::places::{Places, Proven};
 use crate::reachability::Reachability;
 use crate::shared::Shared;
 use crate::sources::{Source, Waiting, who_gives_way};
+use crate::visits::Visits;
 use murmur_protocol::NetworkOrder;
 
 mod discovery;
@@ -64,6 +65,7 @@ pub(crate) struct Driver {
     connectivity: Connectivity,
     finding: Finding,
     neighbours: Neighbours,
+    visits: Visits,
     nat: Nat,
     paths: Paths,
     /// When to look after what takes its time.
@@ -142,6 +144,7 @@ impl Driver {
             connectivity,
             finding,
             neighbours: Neighbours::default(),
+            visits: Visits::default(),
             nat: Nat::new(connectivity.exposure),
             paths: Paths::default(),
             looks,
@@ -265,7 +268,13 @@ impl Driver {
                     }
                 }
             }
-            SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
+            SwarmEvent::IncomingConnection { connection_id, send_back_addr, .. } => {
+                if let Some(from) = to_core_address(&send_back_addr) {
+                    self.visits.begin(Instant::now(), connection_id, from);
+                }
+            }
+            SwarmEvent::IncomingConnectionError { connection_id, send_back_addr, error, .. } => {
+                self.visits.end(connection_id);
                 self.on_visit_failed(&send_back_addr, &error);
             }
             SwarmEvent::NewListenAddr { listener_id, address } if is_circuit(&address) => {

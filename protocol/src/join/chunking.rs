@@ -35,6 +35,11 @@ impl Chunking {
         start_of(chunks.start)..start_of(chunks.end)
     }
 
+    /// So many values, in chunks.
+    pub(crate) fn length(self, values: usize) -> f64 {
+        values as f64 / self.chunk as f64
+    }
+
     /// How many chunks from `first` on have so many values together; `None` where no number of them has.
     pub(crate) fn count_of(self, first: u32, values: usize) -> Option<u32> {
         let count = u32::try_from(values.div_ceil(self.chunk)).ok()?;

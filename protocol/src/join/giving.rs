@@ -71,8 +71,8 @@ struct Given {
 /// What is on its way to one joiner.
 #[derive(Debug, Default)]
 struct Sent {
-    /// The oldest first, with its chunks, and when it was ordered; at most [`STATE_PARTS_SENT_MAX`].
-    parts: VecDeque<(TransferId, u32, Time)>,
+    /// The oldest first, with its length in chunks, and when it was ordered; at most [`STATE_PARTS_SENT_MAX`].
+    parts: VecDeque<(TransferId, f64, Time)>,
     /// When the last one was confirmed.
     confirmed_at: Time,
     /// How many chunks the next part has.
@@ -217,7 +217,8 @@ impl Giving {
             let Some(payload) = copy.state.slice(4 * values.start..4 * values.end) else { break };
             let (request, progress) = (given.request, copy.progress);
             let header = TransferHeader::State { request, chunk, progress, layout: self.digest };
-            given.sent.parts.push_back((out.transfer(peer, header, payload), count, now));
+            let length = self.chunking.length(values.len());
+            given.sent.parts.push_back((out.transfer(peer, header, payload), length, now));
         }
     }
 }
