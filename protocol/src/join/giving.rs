@@ -285,6 +285,24 @@ mod tests {
         assert!(quick > 0.98 && busy > 0.95, "{quick} where nobody waits, {busy} on busy machines");
     }
 
+    /// The last chunk of a state is short: taken for a whole one it made the next part, on a slow line, twice as long.
+    #[test]
+    fn a_short_chunk_tells_of_the_line_what_a_whole_one_tells() {
+        let (mut giving, mut out) = (Giving::new(Chunking::new(9, 4), [0; 32]), Outbox::default());
+        let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
+        giving.on_request(now, joiner, (0, Chunks { first: 2, count: 1 }), Some(0), &mut out).expect("sound");
+        giving.on_snapshot(now, &Snapshot::from(vec![0.0; 9]), &TrainingReport::default(), &mut out);
+        giving.on_request(now, joiner, (1, Chunks { first: 0, count: 2 }), Some(0), &mut out).expect("sound");
+        let parts = |out: &mut Outbox| {
+            let started = |effect: &Effect| matches!(effect, Effect::Network(NetworkOrder::StartTransfer { .. }));
+            std::iter::from_fn(|| out.pop()).filter(started).count()
+        };
+        assert_eq!(parts(&mut out), 3, "nothing is known of the line");
+        giving.on_transfer_ended(now + Duration::from_millis(600), TransferId(0), true, &mut out);
+        giving.on_request(now, joiner, (2, Chunks { first: 0, count: 2 }), Some(0), &mut out).expect("sound");
+        assert_eq!(giving.joiners[&joiner].sent.size.chunks(), 1);
+    }
+
     #[test]
     fn a_copy_that_nobody_wants_any_more_is_dropped() {
         let (mut giving, mut out) = (Giving::new(Chunking::new(8, 4), [0; 32]), Outbox::default());

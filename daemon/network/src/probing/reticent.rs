@@ -208,3 +208,29 @@ impl<Upgrade: InboundUpgradeSend> InboundUpgrade<Stream> for Offered<Upgrade> {
         self.upgrade.upgrade_inbound(stream, protocol)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use libp2p::autonat::v2::server;
+
+    use super::*;
+
+    /// Members asked a joiner on a line of 64 kbit/s to dial them back, each with up to 100 kB.
+    #[test]
+    fn nobody_is_offered_a_probe_while_the_model_comes() {
+        let address: Multiaddr = "/ip4/10.0.0.1/tcp/4711".parse().expect("an address");
+        let offered = |probing: &mut Reticent<server::Behaviour>| {
+            let connection = ConnectionId::new_unchecked(1);
+            let peer = PeerId::random();
+            let handler = probing.handle_established_inbound_connection(connection, peer, &address, &address);
+            let (upgrade, _) = handler.expect("nobody is denied").listen_protocol().into_upgrade();
+            UpgradeInfo::protocol_info(&upgrade).count()
+        };
+        let mut at_the_start = Reticent::new(server::Behaviour::default(), Duration::from_secs(60));
+        assert_eq!(offered(&mut at_the_start), 0);
+        let mut later = Reticent::new(server::Behaviour::default(), Duration::ZERO);
+        assert_eq!(offered(&mut later), 1);
+        later.hold(Duration::from_secs(60));
+        assert_eq!(offered(&mut later), 0, "a part has come");
+    }
+}
