@@ -297,6 +297,7 @@ impl Driver {
 
     fn on_connected(&mut self, peer: &libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let dial = self.dials.remove(&connection);
+        self.visits.end(connection);
         let is_punched = self.on_way_found(peer, connection, endpoint);
         let Some(streams) = self.swarm.behaviour_mut().streams.take(connection) else { return };
         let source = Source::of(endpoint.get_remote_address());

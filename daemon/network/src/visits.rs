@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::bounds::{DIAL_TIMEOUT, PENDING_INBOUND_MAX};
 
-/// Where connections that others open come from, until they come to nothing or would have been given up: the oldest first, at
+/// Where connections that others open come from, until they are there, come to nothing, or would have been given up: the oldest first, at
 /// most [`PENDING_INBOUND_MAX`]. Who can be dialed mostly comes from where it listens.
 #[derive(Debug, Default)]
 pub(crate) struct Visits(VecDeque<(ConnectionId, Instant, Address)>);
@@ -27,7 +27,7 @@ impl Visits {
         self.0.push_back((connection, now, from));
     }
 
-    /// It came to nothing.
+    /// It is there, or came to nothing.
     pub(crate) fn end(&mut self, connection: ConnectionId) {
         self.0.retain(|(other, ..)| *other != connection);
     }
