@@ -116,9 +116,10 @@ pub const FRAGMENTS_MAX: u16 = 64;
 /// When a busy node may be asked again.
 pub const BUSY_RETRY: Duration = Duration::from_millis(300);
 
-/// When a joiner may be asked again, if it does not begin by itself: proposals every 300 ms of each member took two fifths of a
-/// line of 64 kbit/s from the model, and these take a fiftieth. After 20 s those who joined at once had drifted so far apart
-/// on a busy machine that they copied each other's models.
+/// When a joiner may be asked again at the earliest, if it does not begin by itself: proposals every 300 ms of each member took
+/// two fifths of a line of 64 kbit/s from the model, and these take a fiftieth. While much of its copy is to come it says half
+/// of what that takes. After 20 s whatever the copy, those who joined at once had drifted so far apart on a busy machine that
+/// they copied each other's models.
 pub const JOINING_RETRY: Duration = Duration::from_secs(5);
 
 /// Norms of recent exchanges behind the clip norm.

@@ -114,6 +114,11 @@ impl Joining {
         CopyStatus { chunks, of, donors: self.copying.asked().iter().map(|asked| asked.peer).collect() }
     }
 
+    /// When who wants to exchange may ask again: after half of what the copy will still take.
+    pub(crate) fn retry(&self, now: Time) -> Duration {
+        (self.copying.time_left(now) / 2).clamp(JOINING_RETRY, RETRY_AFTER_MAX)
+    }
+
     /// Asks as many donors as it may. Called whenever time has passed or a peer has connected.
     pub(crate) fn proceed(&mut self, now: Time, connected: &[Witness], reputation: &Reputation, out: &mut Outbox) {
         if self.checking.is_some() {

@@ -286,7 +286,11 @@ impl Node {
                 if matches!(reject.reason, Joining | Leaving | Resting) {
                     self.joining.on_unable(peer);
                 }
-                if let Some(wait) = self.pairwise.on_reject(now, peer, &reject, out) {
+                let answered = self.pairwise.on_reject(now, peer, &reject, out);
+                // Over a slow line it comes when the proposal has been given up; it has no model all the same.
+                let wait = Duration::from_millis(reject.retry_after_ms.into()).min(RETRY_AFTER_MAX);
+                let late = (reject.reason == Joining).then_some(wait);
+                if let Some(wait) = answered.or(late) {
                     self.membership.avoid(peer, now + wait);
                 }
                 Ok(())
@@ -340,7 +344,8 @@ impl Node {
             _ if self.is_copying_anew() => Some(RejectReason::Joining),
             Phase::Training | Phase::Settling | Phase::Completed => None,
         };
-        let admission = Admission { refuse, weights, holding: self.membership.holding(peer) };
+        let holding = self.membership.holding(peer);
+        let admission = Admission { refuse, joining_retry: self.joining.retry(now), weights, holding };
         self.pairwise.on_propose(now, peer, propose, admission, &self.reputation, &mut self.outbox);
         Ok(())
     }

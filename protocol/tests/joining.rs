@@ -5,11 +5,11 @@ mod checking;
 
 use std::time::Duration;
 
-use murmur_protocol::bounds::{STATE_COPY_KEPT, STATE_COPY_STEPS, STATE_PARTS_SENT_MAX};
-use murmur_protocol::message::{Chunks, Message, TransferHeader};
+use murmur_protocol::bounds::{JOINING_RETRY, STATE_COPY_KEPT, STATE_COPY_STEPS, STATE_PARTS_SENT_MAX};
+use murmur_protocol::message::{Chunks, Message, Propose, Standing, TransferHeader};
 use murmur_protocol::{
-    Config, Effect, Event, NetworkOrder, Notice, Payload, PeerId, RequestId, RunManifest, Selection, Snapshot, Start,
-    TrainerOrder, TrainingReport,
+    Config, Effect, Event, NetworkOrder, Notice, Part, Payload, PeerId, RequestId, RunManifest, Selection, Snapshot,
+    Start, TrainerOrder, TrainingReport,
 };
 
 use crate::driven::{Driven, layout, peer};
@@ -153,7 +153,7 @@ fn a_donor_that_stands_still_is_helped_out_by_another() {
     assert!(requests(&early).is_empty(), "{early:?}");
     let effects: Vec<Effect> = (0..11).flat_map(|_| driven.wait(Duration::from_secs(1))).collect();
     let told: Vec<_> = requests(&effects).into_iter().filter(|(peer, ..)| *peer == slow).collect();
-    assert_eq!(told, [(slow, request, Chunks { first: 0, count: 6 })], "it need not send the rest");
+    assert_eq!(told, [(slow, request, Chunks { first: 1, count: 5 })], "it need not send the rest, nor what is there");
     // Repeated while it is not answered.
     let mut helper: Vec<_> = requests(&effects).into_iter().filter(|(peer, ..)| *peer != slow).collect();
     helper.dedup();
@@ -225,7 +225,7 @@ fn who_has_nothing_to_do_sends_half_of_what_keeps_somebody_busy_for_long() {
     }
     let asked = requests(&driven.wait(Duration::from_secs(1)));
     let [told, helper] = asked[..] else { panic!("one more donor, half of four: {asked:?}") };
-    assert_eq!(told, (donor, request, Chunks { first: 0, count: 6 }));
+    assert_eq!(told, (donor, request, Chunks { first: 2, count: 4 }));
     assert_eq!(helper.2, Chunks { first: 6, count: 4 });
     assert!(loaded(&driven.serve(&[(donor, request, Chunks { first: 2, count: 4 })])).is_none());
     assert_eq!(loaded(&driven.serve(&[helper])), Some(whole_model()));
@@ -310,6 +310,57 @@ fn a_donor_leaves_out_what_another_sends() {
     let finished = |transfer| Event::TransferFinished { transfer: murmur_protocol::TransferId(transfer) };
     assert_eq!(chunks_sent(&driven.tell(finished(0))).iter().map(|sent| sent.1).collect::<Vec<_>>(), [3]);
     assert!(chunks_sent(&driven.tell(finished(1))).is_empty());
+}
+
+/// The joiner waited until the donor was late, and what that one was then told had it begin anew.
+#[test]
+fn a_donor_that_gives_up_says_so_once_nothing_is_on_its_way() {
+    let (mut driven, _) = connected(Start::WithModel, 1);
+    let message = Message::RequestState { request: 3, chunks: Chunks { first: 0, count: 10 } };
+    let request = snapshot_wanted(&driven.tell(Event::MessageReceived { peer: peer(1), message })).expect("a snapshot");
+    let snapshot = Snapshot::from(whole_model());
+    driven.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
+    let is_refused = |effects: &[Effect]| {
+        effects.iter().any(|effect| {
+            matches!(
+                effect,
+                Effect::Network(NetworkOrder::Send { message: Message::RefuseState { request: 3, .. }, .. })
+            )
+        })
+    };
+    let transfer = murmur_protocol::TransferId;
+    let failed = driven.tell(Event::TransferFailed { transfer: transfer(1), reason: String::new() });
+    assert!(chunks_sent(&failed).is_empty() && !is_refused(&failed), "two are on their way: {failed:?}");
+    assert!(!is_refused(&driven.tell(Event::TransferFinished { transfer: transfer(0) })));
+    let ended = driven.tell(Event::TransferFinished { transfer: transfer(2) });
+    assert!(is_refused(&ended), "{ended:?}");
+    assert!(!ended.iter().any(|effect| matches!(effect, Effect::Notice(Notice::StateSent { .. }))), "{ended:?}");
+}
+
+/// Proposals took a twentieth of a line of 64 kbit/s.
+#[test]
+fn who_wants_to_exchange_with_a_joiner_waits_for_half_of_its_copy() {
+    let (mut driven, first) = connected(Start::FromPeer, 1);
+    let [(donor, request, _)] = requests(&first)[..] else { panic!("the only peer: {first:?}") };
+    let retry_after_ms = |driven: &mut Driven, exchange| {
+        let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress: 7.0 };
+        let propose =
+            Propose { exchange, part: Part::MODEL, nonce: 1, bits: 8, reference: 0, standing, deadline_ms: 60_000 };
+        let effects = driven.tell(Event::MessageReceived { peer: donor, message: Message::Propose(propose) });
+        effects.iter().find_map(|effect| match effect {
+            Effect::Network(NetworkOrder::Send { message: Message::Reject(reject), .. }) => Some(reject.retry_after_ms),
+            _ => None,
+        })
+    };
+    assert_eq!(retry_after_ms(&mut driven, 1), Some(JOINING_RETRY.as_millis() as u32), "nothing is known yet");
+    for (chunk, seconds) in [(0, 2), (1, 2), (2, 2), (3, 2), (4, 0), (5, 0), (6, 0), (7, 0)] {
+        driven.wait(Duration::from_secs(seconds));
+        driven.receive_chunk(donor, request, chunk);
+        if chunk == 1 {
+            assert_eq!(retry_after_ms(&mut driven, 2), Some(8000), "half of eight chunks of two seconds");
+        }
+    }
+    assert_eq!(retry_after_ms(&mut driven, 3), Some(JOINING_RETRY.as_millis() as u32), "two chunks of a second");
 }
 
 /// The donor does not know yet that the joiner was killed, and comes back with what that one had asked for.

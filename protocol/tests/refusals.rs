@@ -62,3 +62,40 @@ fn the_next_partner_of_a_round_is_asked_for_a_link_as_the_first_one_was() {
     assert_eq!(bits_of_a_round(&mut node, 120, report(2000, 3.0)), [16; 3], "where training moves the model no more");
     assert_eq!(bits_of_a_round(&mut node, 180, report(3000, 4.0)), [1; 3]);
 }
+
+/// Over a line of 64 kbit/s a joiner's refusal takes seconds: the proposal had been given up, and the next one went out at once.
+#[test]
+fn a_joiner_is_left_alone_although_its_refusal_comes_late() {
+    let mut node = node();
+    let report = |steps: u64| TrainingReport {
+        steps,
+        progress: steps as f64,
+        tokens_per_second: 1000.0,
+        travel: 3.0,
+        local_progress: 1.0,
+    };
+    let at = |second: u64| Time::ZERO + Duration::from_secs(second);
+    let first = proposal_after(&mut node, at(60), Event::StepsCompleted(report(1000)));
+    let (joiner, Propose { exchange, .. }) = first.expect("an exchange is due");
+    // All others are gone; whoever is asked next is this one.
+    for key in 2..2 + MEMBERS {
+        let peer = PeerId::from_public_key([key; 32]);
+        if peer != joiner {
+            proposal_after(&mut node, at(60), Event::PeerDisconnected { peer });
+        }
+    }
+    for quarter in 0..60 {
+        let now = at(60) + Duration::from_millis(250 * quarter);
+        proposal_after(&mut node, now, Event::TimePassed);
+    }
+    let reject = Reject { exchange, reason: RejectReason::Joining, retry_after_ms: 20_000 };
+    proposal_after(&mut node, at(75), Event::MessageReceived { peer: joiner, message: Message::Reject(reject) });
+    let proposed = |node: &mut Node, second: u64| {
+        let event = Event::StepsCompleted(report(1000 + 100 * second));
+        proposal_after(node, at(second), event).map(|(peer, propose)| (peer, propose.exchange > exchange))
+    };
+    let early: Vec<_> = (76..94).filter_map(|second| proposed(&mut node, second)).collect();
+    assert!(early.iter().all(|(_, is_new)| !is_new), "{early:?}");
+    let later: Vec<_> = (96..130).filter_map(|second| proposed(&mut node, second)).collect();
+    assert!(later.contains(&(joiner, true)), "{later:?}");
+}

@@ -13,7 +13,7 @@ use murmur_protocol::RunId;
 
 use crate::bounds::*;
 use crate::connectivity::Connectivity;
-use crate::probing::Patient;
+use crate::probing::{Patient, Reticent};
 use crate::sources::Sources;
 use crate::streams::StreamsBehaviour;
 
@@ -31,7 +31,7 @@ pub(crate) struct Behaviour {
     identify: Toggle<identify::Behaviour>,
     pub(crate) kademlia: Toggle<kad::Behaviour<MemoryStore>>,
     pub(crate) probes: Toggle<Patient<autonat::client::Behaviour>>,
-    probing: Toggle<autonat::server::Behaviour>,
+    pub(crate) probing: Toggle<Reticent<autonat::server::Behaviour>>,
     circuits: Toggle<relay::client::Behaviour>,
     pub(crate) relaying: Toggle<relay::Behaviour>,
     hole_punching: Toggle<dcutr::Behaviour>,
@@ -67,7 +67,7 @@ impl Behaviour {
             identify: has(connectivity.has_auxiliary_connections()).then(|| new_identify(identity)).into(),
             kademlia: run.filter(|_| connectivity.kademlia).map(|run| new_kademlia(me, run)).into(),
             probes: nat.then(|| Patient::new(autonat::client::Behaviour::default(), PROBES_HELD_AT_START)).into(),
-            probing: nat.then(autonat::server::Behaviour::default).into(),
+            probing: nat.then(|| Reticent::new(autonat::server::Behaviour::default(), PROBES_HELD_AT_START)).into(),
             circuits: circuits.into(),
             relaying: (nat && connectivity.relay_server).then(|| new_relay(me)).into(),
             hole_punching: nat.then(|| dcutr::Behaviour::new(me)).into(),

@@ -163,12 +163,12 @@ pub(crate) const FLOW_DELAY: Duration = Duration::from_secs(1);
 /// machine each of them waits some tenths of a second for a processor.
 pub(crate) const FLOW_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// The bytes on their way to a peer, before anything is known of its line: about as many as TCP begins with (RFC 6928), two
-/// seconds at 64 kbit/s. The queues of such lines drop more, and TCP then waits for seconds.
-pub(crate) const FLOW_WINDOW_START: usize = 16 * 1024;
+/// The bytes on their way to a peer, before anything is known of its line: one second at 64 kbit/s. The queues of such lines
+/// hold two, for all who send, and drop what is more; TCP then waits for seconds.
+pub(crate) const FLOW_WINDOW_START: usize = 8 * 1024;
 
-/// The least: two seconds at 64 kbit/s.
-pub(crate) const FLOW_WINDOW_MIN: usize = 16 * 1024;
+/// The least: what two who share such a line have each.
+pub(crate) const FLOW_WINDOW_MIN: usize = 4 * 1024;
 
 /// The most: what 1 Gbit/s carries in a round trip of 130 ms.
 pub(crate) const FLOW_WINDOW_MAX: usize = 16 << 20;
@@ -260,9 +260,9 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(8);
 /// without a word is noticed after 32 s at most.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Probes of this node's addresses begin this long after it last asked for a model or got a part of one: parts take two
-/// seconds, or some more on the slowest lines.
-pub(crate) const PROBES_HELD: Duration = Duration::from_secs(15);
+/// Probes, of this node's addresses and by it of others', begin this long after it last asked for a model or got a part of
+/// one: parts take two seconds, and on a slow line that drops packets TCP is silent for three seconds, then six, then twelve.
+pub(crate) const PROBES_HELD: Duration = Duration::from_secs(30);
 
 /// And this long after the start: by then a node knows whether it is given a model.
 pub(crate) const PROBES_HELD_AT_START: Duration = Duration::from_secs(10);
@@ -352,6 +352,13 @@ pub(crate) const RELAY_LINGER: Duration = Duration::from_secs(2);
 /// How long a circuit stays the only way to a peer before another hole is tried; libp2p's own three attempts take up to
 /// 24 s. Later pauses are longer.
 pub(crate) const HOLE_PUNCH_PAUSE: Duration = Duration::from_secs(30);
+
+/// A node that has members dials one that it finds on the local network after this: longer than [`DIAL_TIMEOUT`], since that
+/// one finds it at the same moment, and over a line of 64 kbit/s a second handshake with each takes seconds from the model.
+pub(crate) const NEIGHBOUR_WAIT: Duration = Duration::from_secs(10);
+
+/// Findings on the local network that wait so long: each is of one query.
+pub(crate) const NEIGHBOURS_WAITING_MAX: usize = 64;
 
 /// Time without any connected member after which a node is called isolated.
 pub(crate) const ISOLATED_AFTER: Duration = Duration::from_secs(60);

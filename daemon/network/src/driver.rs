@@ -24,6 +24,7 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::dial_filter::DialFilter;
 use crate::dialing::Dial;
+use crate::discovery::neighbours::Neighbours;
 use crate::discovery::table::Finding;
 use crate::handshake::gate::refusal_of_dial;
 use crate::handshake::{Dialed, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
@@ -34,6 +35,7 @@ use crate::places::{Places, Proven};
 use crate::reachability::Reachability;
 use crate::shared::Shared;
 use crate::sources::{Source, Waiting, who_gives_way};
+use crate::visits::Visits;
 use murmur_protocol::NetworkOrder;
 
 mod discovery;
@@ -62,6 +64,8 @@ pub(crate) struct Driver {
     part_places: Arc<Semaphore>,
     connectivity: Connectivity,
     finding: Finding,
+    neighbours: Neighbours,
+    visits: Visits,
     nat: Nat,
     paths: Paths,
     /// When to look after what takes its time.
@@ -139,6 +143,8 @@ impl Driver {
             part_places: Arc::new(Semaphore::new(OUTGOING_PARTS_MAX)),
             connectivity,
             finding,
+            neighbours: Neighbours::default(),
+            visits: Visits::default(),
             nat: Nat::new(connectivity.exposure),
             paths: Paths::default(),
             looks,
@@ -262,7 +268,13 @@ impl Driver {
                     }
                 }
             }
-            SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
+            SwarmEvent::IncomingConnection { connection_id, send_back_addr, .. } => {
+                if let Some(from) = to_core_address(&send_back_addr) {
+                    self.visits.begin(Instant::now(), connection_id, from);
+                }
+            }
+            SwarmEvent::IncomingConnectionError { connection_id, send_back_addr, error, .. } => {
+                self.visits.end(connection_id);
                 self.on_visit_failed(&send_back_addr, &error);
             }
             SwarmEvent::NewListenAddr { listener_id, address } if is_circuit(&address) => {
@@ -285,6 +297,7 @@ impl Driver {
 
     fn on_connected(&mut self, peer: &libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let dial = self.dials.remove(&connection);
+        self.visits.end(connection);
         let is_punched = self.on_way_found(peer, connection, endpoint);
         let Some(streams) = self.swarm.behaviour_mut().streams.take(connection) else { return };
         let source = Source::of(endpoint.get_remote_address());

@@ -53,6 +53,7 @@ pub mod streams;
 pub mod team;
 mod traffic;
 pub mod transport;
+mod visits;
 
 pub use access::Admission;
 pub use address::{AddressError, parse_address};

@@ -1,7 +1,10 @@
-//! Probes of this node's addresses, which wait while its model comes.
+//! Probes of addresses, this node's and those of others, which wait while its model comes.
 //!
 //! Who asks to be dialed back has to send up to 100 kB first, so that nobody aims others at a victim: for an address each,
-//! and again where that took too long. On a slow line that is minutes in which no confirmation gets out.
+//! and again where that took too long. On a slow line that is minutes in which nothing else gets through: this node's probes
+//! take the confirmations' way out, and those of members that found it take the model's way in.
+
+mod reticent;
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,6 +17,8 @@ use libp2p::swarm::{
 };
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
+
+pub(crate) use reticent::Reticent;
 
 /// A behaviour that begins nothing while it is held. The driver looks around every second, and so the swarm polls it again.
 pub(crate) struct Patient<Inner> {

@@ -37,6 +37,8 @@ pub(crate) struct Responder {
 pub(crate) struct Admission {
     /// Why no proposal at all is taken now.
     pub(crate) refuse: Option<RejectReason>,
+    /// When a joiner may be asked again.
+    pub(crate) joining_retry: Duration,
     /// The starter's declared speed and our own, clamped, in tokens a second.
     pub(crate) weights: (f32, f32),
     /// Which fragments the starter holds.
@@ -171,7 +173,7 @@ impl Responder {
             let wait = match reason {
                 // A rest lasts for hours: as long as a peer may ask for.
                 RejectReason::Resting => RETRY_AFTER_MAX,
-                RejectReason::Joining => JOINING_RETRY,
+                RejectReason::Joining => admission.joining_retry,
                 _ => BUSY_RETRY,
             };
             let retry_after_ms = wait.as_millis() as u32;

@@ -92,6 +92,11 @@ impl Chunking {
         span
     }
 
+    /// So many values, in chunks.
+    pub(crate) fn length(&self, values: usize) -> f64 {
+        values as f64 / self.chunk as f64
+    }
+
     /// How many chunks from `first` on have so many values together; `None` where no number of them has.
     pub(crate) fn count_of(&self, first: u32, values: usize) -> Option<u32> {
         let (mut end, mut left) = (first, values);

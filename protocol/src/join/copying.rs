@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::Payload;
 use crate::bounds::*;
@@ -126,6 +127,11 @@ impl Copying {
     pub(super) fn chunks(&self) -> (usize, usize) {
         let count = self.chunking.held_count();
         ((count - self.missing.count()) as usize, count as usize)
+    }
+
+    /// How long donors will take for what they have been asked for; zero where that is not known.
+    pub(super) fn time_left(&self, now: Time) -> Duration {
+        self.asked.iter().map(|asked| asked.time_left(now, &self.missing)).max().unwrap_or_default()
     }
 
     /// Gives up donors from which nothing comes; returns whether there were any.
@@ -296,9 +302,9 @@ impl Copying {
 
 impl Asked {
     /// How long it will take for the rest, by what it has sent so far; zero where that is not known.
-    fn time_left(&self, now: Time, missing: &Missing) -> std::time::Duration {
+    fn time_left(&self, now: Time, missing: &Missing) -> Duration {
         if self.sent == 0 {
-            return std::time::Duration::ZERO;
+            return Duration::ZERO;
         }
         let left = missing.within(&self.chunks).count();
         (now - self.began).mul_f64(f64::from(left) / f64::from(self.sent))
@@ -313,7 +319,9 @@ impl Asked {
             return None;
         }
         self.chunks.end = middle;
-        let taken_from = Some((self.peer, self.request, to_chunks(&(self.granted.start..middle))));
+        // Where it has given the request up, it begins anew with what it is told: nothing comes twice.
+        let first = missing.within(&self.chunks).first()?.start;
+        let taken_from = Some((self.peer, self.request, to_chunks(&(first..middle))));
         Some(Share { chunks: to_chunks(&(middle..rest.end)), taken_from })
     }
 }

@@ -63,14 +63,16 @@ struct Given {
     unsent: Range<u32>,
     /// Whether they are to be of the next copy.
     is_waiting: bool,
+    /// Whether a part did not get through: nothing follows it.
+    has_failed: bool,
     sent: Sent,
 }
 
 /// What is on its way to one joiner.
 #[derive(Debug, Default)]
 struct Sent {
-    /// The oldest first, with its chunks, and when it was ordered; at most [`STATE_PARTS_SENT_MAX`].
-    parts: VecDeque<(TransferId, u32, Time)>,
+    /// The oldest first, with its length in chunks, and when it was ordered; at most [`STATE_PARTS_SENT_MAX`].
+    parts: VecDeque<(TransferId, f64, Time)>,
     /// When the last one was confirmed.
     confirmed_at: Time,
     /// How many chunks the next part has.
@@ -111,15 +113,14 @@ impl Giving {
         }
         let is_full = self.joiners.len() >= STATE_TRANSFERS_MAX && !self.joiners.contains_key(&peer);
         let Some(steps) = steps.filter(|_| !is_full && self.chunking.holds(chunks)) else {
-            let retry_after_ms = STATE_RETRY.as_millis() as u32;
-            out.send(peer, Message::RefuseState { request, retry_after_ms });
+            refuse(peer, request, out);
             return Ok(());
         };
         // What was asked for before and is not on its way yet, nobody waits for any more.
         let sent = self.joiners.remove(&peer).map(|given| given.sent).unwrap_or_default();
         let is_waiting = self.copy.as_ref().is_none_or(|copy| !copy.is_fresh(now, steps));
         let unsent = chunks.first..chunks.first + chunks.count;
-        self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, sent });
+        self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, has_failed: false, sent });
         if !is_waiting {
             self.send_on(now, peer, out);
         } else {
@@ -158,13 +159,16 @@ impl Giving {
             given.sent.confirmed_at = now;
         }
         if !finished && !given.is_waiting {
-            // The joiner waits for the part in vain, and asks elsewhere for all that is missing.
+            // The joiner is told when nothing is on its way any more, and asks elsewhere for all that is missing.
             given.unsent = 0..0;
+            given.has_failed = true;
         }
         self.send_on(now, peer, out);
         let Some(given) = self.joiners.get(&peer) else { return };
         if given.unsent.is_empty() && given.sent.parts.is_empty() {
-            if finished {
+            if given.has_failed {
+                refuse(peer, given.request, out);
+            } else if finished {
                 out.notice(Notice::StateSent { peer, chunks: given.chunks.count, of: self.chunking.held_count() });
             }
             self.joiners.remove(&peer);
@@ -215,9 +219,15 @@ impl Giving {
             let Some(payload) = copy.state.slice(4 * values.start..4 * values.end) else { break };
             let (request, progress) = (given.request, copy.progress);
             let header = TransferHeader::State { request, chunk, progress, layout: self.digest };
-            given.sent.parts.push_back((out.transfer(peer, header, payload), count, now));
+            let length = self.chunking.length(values.len());
+            given.sent.parts.push_back((out.transfer(peer, header, payload), length, now));
         }
     }
+}
+
+fn refuse(joiner: PeerId, request: u64, out: &mut Outbox) {
+    let retry_after_ms = STATE_RETRY.as_millis() as u32;
+    out.send(joiner, Message::RefuseState { request, retry_after_ms });
 }
 
 #[cfg(test)]
@@ -280,6 +290,24 @@ mod tests {
         let quick = share_of_the_line(milliseconds(100), milliseconds(50));
         let busy = share_of_the_line(milliseconds(2000), milliseconds(500));
         assert!(quick > 0.98 && busy > 0.95, "{quick} where nobody waits, {busy} on busy machines");
+    }
+
+    /// The last chunk of a state is short: taken for a whole one it made the next part, on a slow line, twice as long.
+    #[test]
+    fn a_short_chunk_tells_of_the_line_what_a_whole_one_tells() {
+        let (mut giving, mut out) = (Giving::new(chunking(9, 4), [0; 32]), Outbox::default());
+        let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
+        giving.on_request(now, joiner, (0, Chunks { first: 2, count: 1 }), Some(0), &mut out).expect("sound");
+        giving.on_snapshot(now, &Snapshot::from(vec![0.0; 9]), &TrainingReport::default(), &mut out);
+        giving.on_request(now, joiner, (1, Chunks { first: 0, count: 2 }), Some(0), &mut out).expect("sound");
+        let parts = |out: &mut Outbox| {
+            let started = |effect: &Effect| matches!(effect, Effect::Network(NetworkOrder::StartTransfer { .. }));
+            std::iter::from_fn(|| out.pop()).filter(started).count()
+        };
+        assert_eq!(parts(&mut out), 3, "nothing is known of the line");
+        giving.on_transfer_ended(now + Duration::from_millis(600), TransferId(0), true, &mut out);
+        giving.on_request(now, joiner, (2, Chunks { first: 0, count: 2 }), Some(0), &mut out).expect("sound");
+        assert_eq!(giving.joiners[&joiner].sent.size.chunks(), 1);
     }
 
     #[test]

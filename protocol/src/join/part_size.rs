@@ -22,9 +22,9 @@ impl PartSize {
         self.0
     }
 
-    /// A part of so many chunks had the line for this long.
-    pub(super) fn on_confirmed(&mut self, chunks: u32, taken: Duration) {
-        let fitting = f64::from(chunks) * STATE_PART_TIME.as_secs_f64() / taken.as_secs_f64().max(1e-9);
+    /// A part of so many chunks had the line for this long: the last one of a state is a part of a chunk.
+    pub(super) fn on_confirmed(&mut self, chunks: f64, taken: Duration) {
+        let fitting = chunks * STATE_PART_TIME.as_secs_f64() / taken.as_secs_f64().max(1e-9);
         // A saturating conversion; at most twice or half of what it was.
         self.0 = (fitting as u32).clamp(self.0 / 2, 2 * self.0).clamp(1, STATE_PART_CHUNKS_MAX);
     }
@@ -39,7 +39,7 @@ mod tests {
         let mut size = PartSize::default();
         for _ in 0..20 {
             let taken = 16_384.0 * f64::from(size.chunks()) / bytes_per_second;
-            size.on_confirmed(size.chunks(), Duration::from_secs_f64(taken));
+            size.on_confirmed(size.chunks().into(), Duration::from_secs_f64(taken));
         }
         size.chunks()
     }
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_line_that_becomes_slow_is_noticed() {
         let mut size = PartSize(64);
-        (0..6).for_each(|_| size.on_confirmed(size.chunks(), Duration::from_secs(60)));
+        (0..6).for_each(|_| size.on_confirmed(size.chunks().into(), Duration::from_secs(60)));
         assert_eq!(size.chunks(), 1);
     }
 }

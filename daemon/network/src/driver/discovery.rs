@@ -17,6 +17,8 @@ use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_di
 use crate::behaviour::{BehaviourEvent, table_protocol};
 use crate::bounds::{IDENTIFIED_ADDRESSES_MAX, LOOK_PERIOD, OUTBOX_RESERVE, PROBES_HELD};
 use crate::connectivity::Exposure;
+#[cfg(feature = "mdns")]
+use crate::discovery::neighbours::Found;
 use crate::discovery::table::{meaningful, places_of};
 use crate::handshake::Dialed;
 use crate::handshake::gate::refusal_of_visit;
@@ -44,9 +46,16 @@ impl Driver {
         let now = Instant::now();
         self.nat.members_counted(now, self.members.len());
         let copies = self.shared.copying.is_fresh(PROBES_HELD);
-        if copies && let Some(probes) = self.swarm.behaviour_mut().probes.as_mut() {
-            probes.hold(2 * LOOK_PERIOD);
+        if copies {
+            let behaviour = self.swarm.behaviour_mut();
+            if let Some(probes) = behaviour.probes.as_mut() {
+                probes.hold(2 * LOOK_PERIOD);
+            }
+            if let Some(probing) = behaviour.probing.as_ref() {
+                probing.hold(2 * LOOK_PERIOD);
+            }
         }
+        self.report_neighbours();
         let (announces, looks) = self.finding.due(now, self.members.len());
         // Who is being given the model has found members.
         let looks = looks && !copies;
@@ -123,12 +132,12 @@ impl Driver {
             },
             #[cfg(feature = "mdns")]
             BehaviourEvent::LocalNetwork(libp2p::mdns::Event::Discovered(found)) => {
-                let mut by_peer = std::collections::BTreeMap::<_, Vec<Multiaddr>>::new();
+                let mut by_peer = Found::new();
                 for (peer, address) in found {
                     by_peer.entry(peer).or_default().push(split_peer(address).1);
                 }
-                // What comes by multicast comes from the same network.
-                self.report_found(by_peer, Scope::Network);
+                self.neighbours.find(Instant::now(), by_peer);
+                self.report_neighbours();
             }
             _ => {}
         }
@@ -211,6 +220,13 @@ impl Driver {
         let listen = self.views.listen.borrow().clone();
         if let Some(event) = self.finding.report(Instant::now(), found, (scope, &listen), is_member) {
             self.emit(event);
+        }
+    }
+
+    fn report_neighbours(&mut self) {
+        while let Some(found) = self.neighbours.due(Instant::now(), self.members.is_empty()) {
+            // What comes by multicast comes from the same network.
+            self.report_found(found, Scope::Network);
         }
     }
 

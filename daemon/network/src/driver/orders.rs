@@ -3,6 +3,8 @@
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Event, Payload, PeerId, TransferId};
 
+use tokio::time::Instant;
+
 use super::Driver;
 use crate::bounds::DIALS_MAX;
 use crate::dialing::Dial;
@@ -13,6 +15,7 @@ impl Driver {
     pub(super) fn obey(&mut self, order: NetworkOrder) {
         match order {
             NetworkOrder::Dial { peer, addresses } => {
+                let is_visiting = self.visits.are_from(Instant::now(), &addresses);
                 let dial = Dial::new(peer, addresses, &self.views.listen.borrow());
                 if peer == Some(self.shared.me) {
                     self.emit(dial.refuse("that is this node itself"));
@@ -22,6 +25,8 @@ impl Driver {
                     self.emit(dial.refuse("too many dials are under way"));
                 } else if peer.is_some_and(|peer| self.is_taken(peer)) {
                     self.emit(dial.refuse("already connected, or being dialed"));
+                } else if is_visiting {
+                    self.emit(dial.refuse("it is about to connect"));
                 } else if let Some(dial) = self.use_auxiliary(dial) {
                     self.dial(dial);
                 }

@@ -55,6 +55,8 @@ fn secrets_of(members: &[Node]) -> Vec<(String, Vec<u8>)> {
 /// All that a node knows of others is told to whoever asks, in an open run. This shows that [`Learnt`] would find it.
 async fn anybody_learns_the_members_of_an_open_run(over: Over) {
     let members = three_members(over, &None).await;
+    // In its first ten seconds it may be given a model, and offers no probes.
+    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
     let learnt = Learnt::of(&members[0].listen_address(), RunManifest::default().run_id()).await;
     let unheard: Vec<_> = secrets_of(&members).into_iter().filter(|(_, bytes)| !learnt.heard(bytes)).collect();
     // Whole ids of runs travel in manifests only.

@@ -1,0 +1,236 @@
+//! A service that is offered only now and then: while it is held, peers are told that this node does not have it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use libp2p::core::transport::PortUse;
+use libp2p::core::{Endpoint, InboundUpgrade, UpgradeInfo};
+use libp2p::swarm::behaviour::FromSwarm;
+use libp2p::swarm::handler::{
+    ConnectionEvent, FullyNegotiatedInbound, InboundUpgradeSend, ListenUpgradeError, UpgradeInfoSend,
+};
+use libp2p::swarm::{
+    ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, NetworkBehaviour, Stream,
+    SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
+};
+use libp2p::{Multiaddr, PeerId};
+use tokio::time::Instant;
+
+/// A behaviour whose protocols are not offered while it is held. When that is over, peers hear of them (identify tells what
+/// has changed) with the next ping of their connection.
+pub(crate) struct Reticent<Inner> {
+    inner: Inner,
+    until: Until,
+}
+
+/// Until when nothing is offered. Shared by the handlers of all connections.
+#[derive(Clone, Debug)]
+struct Until(Arc<Mutex<Instant>>);
+
+impl Until {
+    fn is_over(&self) -> bool {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) <= Instant::now()
+    }
+
+    fn extend(&self, time: Duration) {
+        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = (*until).max(Instant::now() + time);
+    }
+}
+
+impl<Inner> Reticent<Inner> {
+    /// Offers nothing for `time`.
+    pub(crate) fn new(inner: Inner, time: Duration) -> Reticent<Inner> {
+        Reticent { inner, until: Until(Arc::new(Mutex::new(Instant::now() + time))) }
+    }
+
+    /// Offers nothing for this long.
+    pub(crate) fn hold(&self, time: Duration) {
+        self.until.extend(time);
+    }
+
+    fn handler(&self, inner: THandler<Inner>) -> ReticentHandler<THandler<Inner>>
+    where
+        Inner: NetworkBehaviour,
+    {
+        ReticentHandler { inner, until: self.until.clone() }
+    }
+}
+
+impl<Inner: NetworkBehaviour> NetworkBehaviour for Reticent<Inner> {
+    type ConnectionHandler = ReticentHandler<Inner::ConnectionHandler>;
+    type ToSwarm = Inner::ToSwarm;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        local: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        self.inner.handle_pending_inbound_connection(connection, local, remote)
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        peer: PeerId,
+        local: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        let inner = self.inner.handle_established_inbound_connection(connection, peer, local, remote)?;
+        Ok(self.handler(inner))
+    }
+
+    fn handle_pending_outbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        peer: Option<PeerId>,
+        addresses: &[Multiaddr],
+        role: Endpoint,
+    ) -> Result<Vec<Multiaddr>, ConnectionDenied> {
+        self.inner.handle_pending_outbound_connection(connection, peer, addresses, role)
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        peer: PeerId,
+        address: &Multiaddr,
+        role: Endpoint,
+        port: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        let inner = self.inner.handle_established_outbound_connection(connection, peer, address, role, port)?;
+        Ok(self.handler(inner))
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        self.inner.on_swarm_event(event);
+    }
+
+    fn on_connection_handler_event(&mut self, peer: PeerId, connection: ConnectionId, event: THandlerOutEvent<Self>) {
+        self.inner.on_connection_handler_event(peer, connection, event);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        self.inner.poll(context)
+    }
+}
+
+/// What serves one connection.
+pub(crate) struct ReticentHandler<Inner> {
+    inner: Inner,
+    until: Until,
+}
+
+impl<Inner: ConnectionHandler> ConnectionHandler for ReticentHandler<Inner> {
+    type FromBehaviour = Inner::FromBehaviour;
+    type ToBehaviour = Inner::ToBehaviour;
+    type InboundProtocol = Offered<Inner::InboundProtocol>;
+    type OutboundProtocol = Inner::OutboundProtocol;
+    type InboundOpenInfo = Inner::InboundOpenInfo;
+    type OutboundOpenInfo = Inner::OutboundOpenInfo;
+
+    fn listen_protocol(&self) -> SubstreamProtocol<Self::InboundProtocol, Self::InboundOpenInfo> {
+        let is_offered = self.until.is_over();
+        self.inner.listen_protocol().map_upgrade(|upgrade| Offered { upgrade, is_offered })
+    }
+
+    fn connection_keep_alive(&self) -> bool {
+        self.inner.connection_keep_alive()
+    }
+
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<Self::OutboundProtocol, Self::OutboundOpenInfo, Self::ToBehaviour>> {
+        self.inner.poll(context)
+    }
+
+    fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<Option<Self::ToBehaviour>> {
+        self.inner.poll_close(context)
+    }
+
+    fn on_behaviour_event(&mut self, event: Self::FromBehaviour) {
+        self.inner.on_behaviour_event(event);
+    }
+
+    fn on_connection_event(
+        &mut self,
+        event: ConnectionEvent<
+            '_,
+            Self::InboundProtocol,
+            Self::OutboundProtocol,
+            Self::InboundOpenInfo,
+            Self::OutboundOpenInfo,
+        >,
+    ) {
+        self.inner.on_connection_event(match event {
+            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, info }) => {
+                ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, info })
+            }
+            ConnectionEvent::ListenUpgradeError(ListenUpgradeError { info, error }) => {
+                ConnectionEvent::ListenUpgradeError(ListenUpgradeError { info, error })
+            }
+            ConnectionEvent::FullyNegotiatedOutbound(negotiated) => {
+                ConnectionEvent::FullyNegotiatedOutbound(negotiated)
+            }
+            ConnectionEvent::AddressChange(change) => ConnectionEvent::AddressChange(change),
+            ConnectionEvent::DialUpgradeError(error) => ConnectionEvent::DialUpgradeError(error),
+            ConnectionEvent::LocalProtocolsChange(change) => ConnectionEvent::LocalProtocolsChange(change),
+            ConnectionEvent::RemoteProtocolsChange(change) => ConnectionEvent::RemoteProtocolsChange(change),
+            _ => return,
+        });
+    }
+}
+
+/// The protocols of a service, or none.
+pub(crate) struct Offered<Upgrade> {
+    upgrade: Upgrade,
+    is_offered: bool,
+}
+
+impl<Upgrade: UpgradeInfoSend> UpgradeInfo for Offered<Upgrade> {
+    type Info = Upgrade::Info;
+    type InfoIter = std::iter::Take<Upgrade::InfoIter>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        self.upgrade.protocol_info().take(if self.is_offered { usize::MAX } else { 0 })
+    }
+}
+
+impl<Upgrade: InboundUpgradeSend> InboundUpgrade<Stream> for Offered<Upgrade> {
+    type Output = Upgrade::Output;
+    type Error = Upgrade::Error;
+    type Future = Upgrade::Future;
+
+    fn upgrade_inbound(self, stream: Stream, protocol: Self::Info) -> Self::Future {
+        self.upgrade.upgrade_inbound(stream, protocol)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libp2p::autonat::v2::server;
+
+    use super::*;
+
+    /// Members asked a joiner on a line of 64 kbit/s to dial them back, each with up to 100 kB.
+    #[test]
+    fn nobody_is_offered_a_probe_while_the_model_comes() {
+        let address: Multiaddr = "/ip4/10.0.0.1/tcp/4711".parse().expect("an address");
+        let offered = |probing: &mut Reticent<server::Behaviour>| {
+            let connection = ConnectionId::new_unchecked(1);
+            let peer = PeerId::random();
+            let handler = probing.handle_established_inbound_connection(connection, peer, &address, &address);
+            let (upgrade, _) = handler.expect("nobody is denied").listen_protocol().into_upgrade();
+            UpgradeInfo::protocol_info(&upgrade).count()
+        };
+        let mut at_the_start = Reticent::new(server::Behaviour::default(), Duration::from_secs(60));
+        assert_eq!(offered(&mut at_the_start), 0);
+        let mut later = Reticent::new(server::Behaviour::default(), Duration::ZERO);
+        assert_eq!(offered(&mut later), 1);
+        later.hold(Duration::from_secs(60));
+        assert_eq!(offered(&mut later), 0, "a part has come");
+    }
+}
