@@ -163,12 +163,13 @@ pub(crate) const FLOW_DELAY: Duration = Duration::from_secs(1);
 /// machine each of them waits some tenths of a second for a processor.
 pub(crate) const FLOW_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// The bytes on their way to a peer, before anything is known of its line: one second at 64 kbit/s. The queues of such lines
-/// hold two, for all who send, and drop what is more; TCP then waits for seconds.
-pub(crate) const FLOW_WINDOW_START: usize = 8 * 1024;
+/// The bytes on their way to a peer, before anything is known of its line: about as many as TCP begins with (RFC 6928), two
+/// seconds at 64 kbit/s. The queues of such lines drop more, and TCP then waits for seconds. With 8 KiB, and 4 KiB at the least,
+/// a stream is opened only after the one before, and who dawdles is not noticed.
+pub(crate) const FLOW_WINDOW_START: usize = 16 * 1024;
 
-/// The least: what two who share such a line have each.
-pub(crate) const FLOW_WINDOW_MIN: usize = 4 * 1024;
+/// The least: two seconds at 64 kbit/s.
+pub(crate) const FLOW_WINDOW_MIN: usize = 16 * 1024;
 
 /// The most: what 1 Gbit/s carries in a round trip of 130 ms.
 pub(crate) const FLOW_WINDOW_MAX: usize = 16 << 20;
