@@ -47,7 +47,8 @@ impl Part {
 pub enum Selection {
     /// One part, for an exchange.
     Part(Part),
-    /// The state, for joiners: θ, or those fragments of it that the node holds, one after the other. The outer momentum is left out, for nobody could check a stranger's; it begins anew.
+    /// The state, for joiners: θ, or those fragments of it that the node holds, one after the other. The outer momentum is left
+    /// out, for nobody could check a stranger's; it begins anew.
     State,
     /// All that members of a synchronous run have in common, as a vector that only the trainer reads: the parameters and
     /// the optimizer's moments, or the parameters and the outer momentum.

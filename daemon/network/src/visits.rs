@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::bounds::{DIAL_TIMEOUT, PENDING_INBOUND_MAX};
 
-/// Where connections that others open come from, until they are there, come to nothing, or would have been given up: the oldest first, at
-/// most [`PENDING_INBOUND_MAX`]. Who can be dialed mostly comes from where it listens.
+/// Where connections that others open come from, until they are there, come to nothing, or would have been given up: the
+/// oldest first, at most [`PENDING_INBOUND_MAX`]. Who can be dialed mostly comes from where it listens.
 #[derive(Debug, Default)]
 pub(crate) struct Visits(VecDeque<(ConnectionId, Instant, Address)>);
 

@@ -147,8 +147,8 @@ impl Links {
         self.links.clear();
     }
 
-    /// Of these partners, which all hold `fragment`, those to ask for it in this round: somebody new while there are too few links, else the one whose link
-    /// was not used for longest. Nobody where all links are busy: a new one costs more than a round that is left out.
+    /// Of these partners, which all hold `fragment`, those to ask for it in this round: somebody new while there are too few
+    /// links, else the one whose link was not used for longest. Nobody where all links are busy: a new one costs more than a round that is left out.
     /// Whose word counts for little is not asked; the links that it makes go on, so that it can come nearer.
     pub(crate) fn choose(
         &self,

@@ -24,8 +24,8 @@ impl MemberCount {
         MemberCount { members: 1.0, told: 1.0 }
     }
 
-    /// A round ends, in which this node knows others that count as so many: 0 is alone. Returns what to tell the trainer, 1 to 64, where it
-    /// has changed.
+    /// A round ends, in which this node knows others that count as so many: 0 is alone. Returns what to tell the trainer, 1 to
+    /// 64, where it has changed.
     pub(crate) fn on_round(&mut self, others: f64) -> Option<f64> {
         let now = (1.0 + others).min(MEMBERS_MAX);
         // The first number says how many there are: nobody has been averaged with before.
