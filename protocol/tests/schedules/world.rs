@@ -239,8 +239,7 @@ impl World {
     }
 
     fn carry_out(&mut self, index: usize, order: Effect, fails: bool) {
-        let report = self.report(index);
-        let life = self.members[index].life;
+        let (report, life) = (self.report(index), self.members[index].life);
         let request = order.request().expect("only orders with a reply are kept");
         let event = match order {
             _ if fails => Event::RequestFailed { request },
@@ -268,17 +267,15 @@ impl World {
             Effect::Trainer(TrainerOrder::ApplyCorrection { request, part, correction, progress_shift }) => {
                 let member = &mut self.members[index];
                 if part.vector == Vector::Model {
-                    let range = member.fragments.range(part.fragment);
-                    correction.add_to(&mut member.model[range]);
+                    correction.add_to(&mut member.model[member.fragments.range(part.fragment)]);
                 }
                 member.progress = (member.progress + progress_shift).max(0.0);
                 Event::CorrectionApplied { request, report: self.report(index) }
             }
             Effect::Trainer(TrainerOrder::LoadState { request, chunks, progress }) => {
                 let state = Snapshot::from_chunks(&chunks, chunks.iter().map(|chunk| chunk.len() / 4).sum());
-                let accepted = state.is_some();
+                let (accepted, member) = (state.is_some(), &mut self.members[index]);
                 if let Some(state) = state {
-                    let member = &mut self.members[index];
                     member.model.copy_from_slice(&state.values()[..PARAMETERS]);
                     member.progress = progress;
                 }
