@@ -82,6 +82,12 @@ impl Fragments {
         self.boundaries[index]..self.boundaries[index + 1]
     }
 
+    /// Those that are not empty.
+    pub fn filled(&self) -> impl Iterator<Item = u16> {
+        let filled = self.boundaries.windows(2).zip(0..).filter(|(pair, _)| pair[0] < pair[1]);
+        filled.map(|(_, index)| index)
+    }
+
     /// The parameters of all fragments that are held, in order: what a node that holds those has of the model.
     pub fn held(&self, holding: Holding) -> impl Iterator<Item = Range<usize>> {
         let count = self.count();

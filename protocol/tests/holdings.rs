@@ -4,6 +4,7 @@ use murmur_protocol::message::{Chunks, Descriptor, KnownPeer, Propose, Reject, R
 use murmur_protocol::*;
 
 use crate::driven::{Driven, peer, standing};
+use crate::joining::requests;
 
 /// Two fragments of two blocks each, the second a little shorter: five chunks and five.
 const PARAMETERS: usize = 1000;
@@ -44,16 +45,6 @@ fn sent(effects: &[Effect]) -> Vec<Message> {
         _ => None,
     });
     sent.collect()
-}
-
-fn requests(effects: &[Effect]) -> Vec<(PeerId, u64, Chunks)> {
-    let asked = effects.iter().filter_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { peer, message: Message::RequestState { request, chunks } }) => {
-            Some((*peer, *request, *chunks))
-        }
-        _ => None,
-    });
-    asked.collect()
 }
 
 fn proposed(effects: &[Effect]) -> Option<(PeerId, Propose)> {

@@ -59,7 +59,7 @@ impl Driven {
     }
 }
 
-fn requests(effects: &[Effect]) -> Vec<(PeerId, u64, Chunks)> {
+pub(crate) fn requests(effects: &[Effect]) -> Vec<(PeerId, u64, Chunks)> {
     let asked = effects.iter().filter_map(|effect| match effect {
         Effect::Network(NetworkOrder::Send { peer, message: Message::RequestState { request, chunks } }) => {
             Some((*peer, *request, *chunks))

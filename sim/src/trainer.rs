@@ -58,6 +58,24 @@ pub(crate) trait Learner: fmt::Debug + Send {
     fn is_run_over(&self, progress: f64) -> bool;
 }
 
+/// What of a model is held, one part after the other: a state as peers copy it.
+fn gathered(model: &[f32], held: &[Range<usize>]) -> Vec<f32> {
+    held.iter().flat_map(|range| &model[range.clone()]).copied().collect()
+}
+
+/// Takes such a state over.
+fn scatter(chunks: &[Payload], held: &[Range<usize>], model: &mut [f32]) -> Result<(), TrainingError> {
+    let length = held.iter().map(Range::len).sum();
+    let state = Snapshot::from_chunks(chunks, length).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+    let mut rest = state.values();
+    for range in held {
+        let (part, others) = rest.split_at(range.len());
+        model[range.clone()].copy_from_slice(part);
+        rest = others;
+    }
+    Ok(())
+}
+
 /// What some steps did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Learned {

@@ -19,11 +19,9 @@ pub(crate) struct Turns {
 
 impl Turns {
     pub(crate) fn new(fragments: &Fragments, holding: Holding) -> Turns {
-        let count = fragments.count();
-        let is_empty = |index| fragments.range(Fragment { index, count }).is_empty();
-        let all = (0..count).filter(|index| !is_empty(*index)).count() as u16;
-        let held = holding.fragments(count).filter(|index| !is_empty(*index)).collect();
-        Turns { count, all, held, last: BTreeMap::new() }
+        let all = fragments.filled().count() as u16;
+        let held = fragments.filled().filter(|index| holding.holds(*index)).collect();
+        Turns { count: fragments.count(), all, held, last: BTreeMap::new() }
     }
 
     /// In how many fragments the model is cut.

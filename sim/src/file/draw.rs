@@ -5,7 +5,7 @@ use std::time::Duration;
 use murmur_protocol::bounds::LEAVE_TIMEOUT;
 use murmur_protocol::manifest::{GossipSpec, ModelSpec, ScheduleSpec, SynchronousSpec};
 use murmur_protocol::random::{Generator, RngExt};
-use murmur_protocol::{AddressRange, Fragment, Fragments, Holding, Start};
+use murmur_protocol::{AddressRange, Fragments, Holding, Start};
 
 use super::dice::{Dice, between, share_of, some_addresses, take, time_between};
 use super::schedule::Schedule;
@@ -215,9 +215,7 @@ impl ScenarioFile {
 
 /// Some fragments, at least one.
 fn some_of(random: &mut Generator, fragments: &Fragments) -> Holding {
-    let count = fragments.count();
-    let is_empty = |index| fragments.range(Fragment { index, count }).is_empty();
-    let candidates: Vec<u16> = (0..count).filter(|index| !is_empty(*index)).collect();
+    let candidates: Vec<u16> = fragments.filled().collect();
     let one = candidates[random.random_range(0..candidates.len())];
     Holding::of(candidates.into_iter().filter(|fragment| *fragment == one || random.random_bool(0.5)))
 }

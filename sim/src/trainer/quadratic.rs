@@ -12,7 +12,7 @@ use murmur_protocol::{Correction, Ending, Fragments, Holding, Part, Payload, Sel
 use murmur_training::engine::Taken;
 use murmur_training::{LocalProgress, OuterMomentum, TrainingError};
 
-use super::{Learned, Learner, QuadraticSpec};
+use super::{Learned, Learner, QuadraticSpec, gathered, scatter};
 use crate::scenario::HostIndex;
 
 /// The centre of all optima, in each coordinate.
@@ -93,7 +93,7 @@ impl Quadratic {
                 let vector = if vector == Vector::Model { &self.values[..] } else { outer()?.momentum() };
                 vector[self.fragments.range(fragment)].to_vec()
             }
-            Selection::State => self.held.iter().flat_map(|range| &self.values[range.clone()]).copied().collect(),
+            Selection::State => gathered(&self.values, &self.held),
             Selection::Replica => self.values.clone(),
         })
     }
@@ -137,14 +137,7 @@ impl Learner for Quadratic {
     }
 
     fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
-        let length = self.held.iter().map(Range::len).sum();
-        let state = Snapshot::from_chunks(chunks, length).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
-        let mut rest = state.values();
-        for range in &self.held {
-            let (part, others) = rest.split_at(range.len());
-            self.values[range.clone()].copy_from_slice(part);
-            rest = others;
-        }
+        scatter(chunks, &self.held, &mut self.values)?;
         if let Some(outer) = &mut self.outer {
             outer.restart(self.values.clone());
         }

@@ -10,7 +10,7 @@ use murmur_protocol::{Correction, Ending, Part, Payload, Selection, Snapshot};
 use murmur_training::TrainingError;
 use murmur_training::engine::Taken;
 
-use super::{Learned, Learner};
+use super::{Learned, Learner, gathered, scatter};
 
 /// What a team learns with.
 #[derive(Clone, Debug)]
@@ -70,8 +70,7 @@ impl Learner for Shared {
         if selection != Selection::State {
             return Ok(taken);
         }
-        let held = self.held.iter().flat_map(|range| &taken.values.values()[range.clone()]);
-        Ok(Taken { values: Snapshot::from(held.copied().collect::<Vec<f32>>()), ..taken })
+        Ok(Taken { values: Snapshot::from(gathered(taken.values.values(), &self.held)), ..taken })
     }
 
     fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {
@@ -80,16 +79,9 @@ impl Learner for Shared {
 
     /// What this host holds is replaced; the rest of the team's model stays.
     fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
-        let length = self.held.iter().map(Range::len).sum();
-        let state = Snapshot::from_chunks(chunks, length).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
         let mut team = self.team.inside();
         let mut values = team.learner.values().into_owned();
-        let mut rest = state.values();
-        for range in &self.held {
-            let (part, others) = rest.split_at(range.len());
-            values[range.clone()].copy_from_slice(part);
-            rest = others;
-        }
+        scatter(chunks, &self.held, &mut values)?;
         team.learner.load_state(&[Snapshot::from(values).to_payload()])
     }
 
