@@ -5,6 +5,7 @@ use bincode::{Decode, Encode};
 use crate::bulk::{Payload, Snapshot};
 use crate::effect::{RequestId, TransferId};
 use crate::finish::FinishOrder;
+use crate::fragments::Holding;
 use crate::handshake::Refusal;
 use crate::message::{KnownPeer, Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
@@ -191,6 +192,12 @@ pub enum Event {
     FinishOrdered {
         /// Checked like one from a peer.
         order: FinishOrder,
+    },
+    /// The trainer has other fragments of the model in its memory than before, and answers by those from now on. Exchanges of what it
+    /// lacks come to nothing; of what has come to it this node takes part in exchanges, with the values that are there.
+    HoldingChanged {
+        /// What it holds now.
+        holding: Holding,
     },
     /// The owner wants the network left alone: no exchange begins, none is answered, no model is copied or given, until
     /// [`RestEnded`](Event::RestEnded). Training goes on, and so does what is under way.

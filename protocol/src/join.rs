@@ -95,6 +95,13 @@ impl Joining {
         }
     }
 
+    /// The node holds other fragments of the model now: where it copies one, it begins anew.
+    pub(crate) fn on_holding_changed(&mut self, now: Time, holding: Holding) {
+        self.chunking.hold(holding);
+        self.copying = Copying::new(self.chunking.clone());
+        (self.loading, self.checking, self.ask_at) = (None, None, now);
+    }
+
     pub(crate) fn next_deadline(&self) -> Time {
         let next_try = if self.copying.has_open() { self.ask_at } else { Time::MAX };
         next_try.min(self.copying.next_deadline()).min(self.next_notice)

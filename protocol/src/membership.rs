@@ -266,6 +266,11 @@ impl Membership {
         self.profile.set_speed(tokens_per_second as f32);
     }
 
+    /// This node holds these fragments now.
+    pub(crate) fn on_holding(&mut self, holding: Holding) {
+        self.profile.holding = holding;
+    }
+
     pub(crate) fn on_address_found(&mut self, address: Address) {
         if !self.own_addresses.contains(&address) {
             self.own_addresses.insert(0, address);

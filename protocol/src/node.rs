@@ -252,6 +252,7 @@ impl Node {
                 self.on_reply(now, request, Reply::Contributed(contribution, digest, report));
             }
             Event::Reduced { request, result } => self.on_reply(now, request, Reply::Reduced(result)),
+            Event::HoldingChanged { holding } => self.on_holding_changed(now, holding),
             Event::RestBegan => self.on_rest(now, true),
             Event::RestEnded => self.on_rest(now, false),
         }

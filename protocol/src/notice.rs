@@ -161,4 +161,6 @@ pub enum ExchangeFailure {
     Overloaded,
     /// This node has copied a model meanwhile.
     ModelReplaced,
+    /// This node has given the fragment up meanwhile.
+    NotHeld,
 }

@@ -134,6 +134,7 @@ fn failure_word(failure: ExchangeFailure) -> &'static str {
         ExchangeFailure::Misbehaved => "misbehaved",
         ExchangeFailure::Overloaded => "overloaded",
         ExchangeFailure::ModelReplaced => "model_replaced",
+        ExchangeFailure::NotHeld => "not_held",
     }
 }
 

@@ -147,6 +147,12 @@ impl Links {
         self.links.clear();
     }
 
+    /// References of all other parts are of no use any more.
+    pub(crate) fn forget_unless(&mut self, is_held: impl Fn(Part) -> bool) {
+        self.links.values_mut().for_each(|link| link.references.retain(|part, _| is_held(*part)));
+        self.links.retain(|_, link| !link.references.is_empty());
+    }
+
     /// Of these partners, which all hold `fragment`, those to ask for it in this round: somebody new while there are too few
     /// links, else the one whose link was not used for longest. Nobody where all links are busy: a new one costs more than a round that is left out.
     /// Whose word counts for little is not asked; the links that it makes go on, so that it can come nearer.

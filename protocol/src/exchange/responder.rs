@@ -325,9 +325,7 @@ impl Responder {
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
         let expired = |incoming: &Incoming| incoming.deadline <= now && !incoming.is_at_work();
-        let over: Vec<_> =
-            self.exchanges.iter().filter(|(_, incoming)| expired(incoming)).map(|(key, _)| *key).collect();
-        for (peer, number) in over {
+        for (peer, number) in self.those(expired) {
             if self.exchanges.get(&(peer, number)).is_some_and(|incoming| !incoming.is_answered()) {
                 averaging.fail(peer, ExchangeFailure::DeadlinePassed, out);
             }
@@ -350,13 +348,24 @@ impl Responder {
     /// The model is another one: codes of the old one are not merged any more.
     pub(crate) fn on_model_replaced(&mut self, averaging: &mut Averaging, out: &mut Outbox) {
         // A snapshot that is still to come is one of the new model.
-        let is_of_old = |incoming: &Incoming| {
-            matches!(incoming.stage, Stage::Encoding(_) | Stage::AwaitingCodes(..) | Stage::Merging(_))
+        let is_of_old = |Incoming { stage, .. }: &Incoming| {
+            matches!(stage, Stage::Encoding(_) | Stage::AwaitingCodes(..) | Stage::Merging(_))
         };
-        let of_old = self.exchanges.iter().filter(|(_, incoming)| is_of_old(incoming));
-        for (peer, number) in of_old.map(|(key, _)| *key).collect::<Vec<_>>() {
-            self.fail((peer, number), ExchangeFailure::ModelReplaced, averaging, out);
+        for key in self.those(is_of_old) {
+            self.fail(key, ExchangeFailure::ModelReplaced, averaging, out);
         }
+    }
+
+    /// This node holds other fragments of the model now.
+    pub(crate) fn on_holding_changed(&mut self, averaging: &mut Averaging, out: &mut Outbox) {
+        let is_lacked = |incoming: &Incoming| !incoming.is_answered() && !averaging.turns.holds(incoming.terms.part);
+        for key in self.those(is_lacked) {
+            self.fail(key, ExchangeFailure::NotHeld, averaging, out);
+        }
+    }
+
+    fn those(&self, is_meant: impl Fn(&Incoming) -> bool) -> Vec<(PeerId, ExchangeNumber)> {
+        self.exchanges.iter().filter(|(_, incoming)| is_meant(incoming)).map(|(key, _)| *key).collect()
     }
 
     /// Gives up the exchanges whose codes never came, once trainer and worker are done with them. Where they have come,

@@ -125,6 +125,13 @@ impl Starter {
         self.ended = None;
     }
 
+    /// This node holds other fragments of the model now.
+    pub(crate) fn on_holding_changed(&mut self, averaging: &mut Averaging, out: &mut Outbox) {
+        if self.outgoing.as_ref().is_some_and(|outgoing| !averaging.turns.holds(outgoing.propose.part)) {
+            self.fail(ExchangeFailure::NotHeld, averaging, out);
+        }
+    }
+
     /// As many partners may be tried as for a new round.
     pub(crate) fn begin_anew(&mut self) {
         self.tried = 0;

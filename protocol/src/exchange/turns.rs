@@ -10,18 +10,24 @@ use crate::part::{Fragment, Part, Vector};
 pub(crate) struct Turns {
     /// In how many fragments the model is cut.
     count: u16,
-    /// Those that are not empty.
-    all: u16,
-    /// In order; without those that are empty.
+    /// Those that are not empty, in order.
+    filled: Vec<u16>,
+    /// Of those, what this node holds.
     held: Vec<u16>,
     last: BTreeMap<u16, u64>,
 }
 
 impl Turns {
     pub(crate) fn new(fragments: &Fragments, holding: Holding) -> Turns {
-        let all = fragments.filled().count() as u16;
-        let held = fragments.filled().filter(|index| holding.holds(*index)).collect();
-        Turns { count: fragments.count(), all, held, last: BTreeMap::new() }
+        let filled: Vec<u16> = fragments.filled().collect();
+        let mut turns = Turns { count: fragments.count(), held: filled.clone(), filled, last: BTreeMap::new() };
+        turns.hold(holding);
+        turns
+    }
+
+    /// These are held from now on.
+    pub(crate) fn hold(&mut self, holding: Holding) {
+        self.held = self.filled.iter().copied().filter(|index| holding.holds(*index)).collect();
     }
 
     /// In how many fragments the model is cut.
@@ -42,7 +48,7 @@ impl Turns {
     /// In how many rounds of a member with the whole model this node has one: so each fragment's turns are as far apart for
     /// all who hold it.
     pub(crate) fn rounds_apart(&self) -> f64 {
-        f64::from(self.all) / f64::from(self.held_count().max(1))
+        self.filled.len() as f64 / f64::from(self.held_count().max(1))
     }
 
     /// How many of them a partner holds as well, at least 1.

@@ -31,19 +31,31 @@ impl Chunking {
     /// `chunk`: values of a chunk. `holding`: which fragments this node has.
     pub(crate) fn new(fragments: &Fragments, holding: Holding, chunk: usize) -> Chunking {
         let (chunk, count) = (chunk.max(1), fragments.count());
-        let (mut next, mut start, mut places) = (0, 0, Vec::new());
+        let (mut next, mut places) = (0, Vec::new());
         for index in 0..count {
             let values = fragments.range(Fragment { index, count }).len();
             if values > 0 {
                 let chunks =
                     next..u32::try_from(values.div_ceil(chunk)).map_or(u32::MAX, |more| next.saturating_add(more));
                 next = chunks.end;
-                let is_held = holding.holds(index);
-                places.push(Place { index, chunks, start: is_held.then_some(start), values });
-                start += if is_held { values } else { 0 };
+                places.push(Place { index, chunks, start: None, values });
             }
         }
-        Chunking { chunk, fragments: places.into() }
+        let mut chunking = Chunking { chunk, fragments: places.into() };
+        chunking.hold(holding);
+        chunking
+    }
+
+    /// These fragments are what the node has from now on.
+    pub(crate) fn hold(&mut self, holding: Holding) {
+        let mut start = 0;
+        let place = |place: &Place| {
+            let is_held = holding.holds(place.index);
+            let moved = Place { start: is_held.then_some(start), chunks: place.chunks.clone(), ..*place };
+            start += if is_held { place.values } else { 0 };
+            moved
+        };
+        self.fragments = self.fragments.iter().map(place).collect();
     }
 
     /// The chunks of what this node holds.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use crate::bounds::*;
 use crate::effect::{TrainerOrder, TransferId};
 use crate::event::TrainingReport;
+use crate::fragments::Holding;
 use crate::message::{Chunks, Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
@@ -189,6 +190,15 @@ impl Giving {
         }
     }
 
+    /// The node holds other fragments of the model now. Whoever is being served asks elsewhere for what has not come.
+    pub(crate) fn on_holding_changed(&mut self, holding: Holding, out: &mut Outbox) {
+        self.chunking.hold(holding);
+        self.copy = None;
+        for (joiner, given) in std::mem::take(&mut self.joiners) {
+            refuse(joiner, given.request, out);
+        }
+    }
+
     fn take_copy(&mut self, out: &mut Outbox) {
         if !self.is_copying {
             self.is_copying = true;
@@ -236,7 +246,7 @@ mod tests {
 
     use super::*;
     use crate::effect::{Effect, NetworkOrder};
-    use crate::fragments::{Fragments, Holding};
+    use crate::fragments::Fragments;
 
     fn chunking(values: usize, chunk: usize) -> Chunking {
         Chunking::new(&Fragments::equal(values, 1), Holding::ALL, chunk)

@@ -180,6 +180,15 @@ impl Node {
         }
     }
 
+    /// The trainer holds other fragments of the model than before. Members hear of it as they hear of this node's speed; until then
+    /// their proposals are refused.
+    pub(super) fn on_holding_changed(&mut self, now: Time, holding: Holding) {
+        self.membership.on_holding(holding);
+        self.pairwise.on_holding_changed(holding, &mut self.outbox);
+        self.giving.on_holding_changed(holding, &mut self.outbox);
+        self.joining.on_holding_changed(now, holding);
+    }
+
     /// A member of a synchronous run has another member's replica, bit for bit.
     pub(super) fn on_replica_copied(&mut self, from: PeerId) {
         let progress = self.pairwise.training().progress;

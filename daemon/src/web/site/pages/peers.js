@@ -5,7 +5,7 @@ import * as health from "../health.js";
 import { ago, brief, bytes, count, counted, fixed, isNumber, named, rate } from "../format.js";
 import { Table } from "../table.js";
 
-const RESULTS = { rejected: "busy", deadline_passed: "too late", partner_lost: "lost", model_replaced: "model replaced" };
+const RESULTS = { rejected: "busy", deadline_passed: "too late", partner_lost: "lost", model_replaced: "model replaced", not_held: "handed over" };
 
 export default {
   title: "Peers",
