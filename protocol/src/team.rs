@@ -32,13 +32,17 @@
 //! | `Discard`, `Send…`, `Disconnect`, `Dismiss`, `Notice`, `…Ended` | none |
 //!
 //! and of a helper: `Load` → `Loaded`, `Compute` → `Computed`, `Sum` → `Summed`, `Step` → `Stepped`, `Copy` → `Copied`, `Write` →
-//! `Written`; `Unload`, `Discard`, `Send…`, `Notice` have none. Orders to whoever computes are carried out in the order they come.
+//! `Written`; `Average`, `Unload`, `Discard`, `Send…`, `Notice` have none. Orders to whoever computes are carried out in the order they come.
 //! Late and duplicate replies are counted and ignored.
 //!
 //! **States.** Each commit and each write gives the model a new **revision**, a number that grows. Helpers have the parameters and
 //! moments of their layers; the captain's owner keeps a copy of all, of which the captain knows the revision layer by layer. Where
 //! the layers of a lost helper go elsewhere, they begin from that copy: with adapters it is made after every step and nothing is
 //! lost, with full parameters whenever the owner wants one ([`CaptainEvent::CopyWanted`]).
+//!
+//! **Members.** Where fragments of the model end at the borders of stages, each helper may exchange its own with the swarm: the
+//! captain's owner decides it for a cut ([`CaptainEvent::MembershipDecided`]), helpers hear of it with each batch, and a copy that ends
+//! it is the last word on their parameters.
 //!
 //! **Trust.** A helper sees activations, from which text can be recovered, and can return anything. Lengths are checked, values
 //! must be finite, and the size of streams within a learned band; the owner checks states before it keeps them, and who sends one
@@ -65,7 +69,9 @@ pub use effect::{CaptainEffect, HelperEffect};
 pub use event::{CaptainEvent, HelperEvent, Loading};
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader, StateHeader, StateKind};
 pub use lend::Helper;
-pub use message::{Assign, BatchKind, FailureCause, Holding, Lanes, LayerRange, Offer, StepFactors, TeamMessage};
+pub use message::{
+    Assign, BatchKind, FailureCause, Holding, Lanes, LayerRange, Membership, Offer, StepFactors, TeamMessage,
+};
 pub use notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus, WriteOutcome};
 pub use schedule::Schedule;
 pub use work::{Direction, Outcome, Stream, Wire, Work, WorkKind};

@@ -1,6 +1,7 @@
 //! What a member of a team may be sent: bytes that mean nothing, messages that cannot be, in any order.
 
 mod harassed;
+mod membership;
 
 use murmur_protocol::codec;
 use murmur_protocol::team::bounds::{FRAME_BYTES_MAX, MICROBATCHES_MAX, NUMBER_MAX, ROWS_MAX};
@@ -84,7 +85,13 @@ fn team_messages_have_the_bytes_they_had() {
     let factors = StepFactors { gradient_norm: 1.0, learning_rate: 0.5, members: 2.0 };
     let messages = [
         TeamMessage::Ready { epoch: 7 },
-        TeamMessage::Begin { epoch: 7, batch: 8, kind: BatchKind::Training, lanes: Lanes { first: 3, second: 2 } },
+        TeamMessage::Begin {
+            epoch: 7,
+            batch: 8,
+            kind: BatchKind::Training,
+            lanes: Lanes { first: 3, second: 2 },
+            membership: None,
+        },
         TeamMessage::Sums { epoch: 7, batch: 8, squares: vec![1.0], busy_nanos: 9 },
         TeamMessage::Commit { epoch: 7, batch: 8, factors, revision: 300, wants_copy: true },
         TeamMessage::Drop { epoch: 7, batch: 8 },
@@ -97,7 +104,7 @@ fn team_messages_have_the_bytes_they_had() {
         lines,
         [
             "0307",
-            "050708000302",
+            "05070800030200",
             "06070801000000000000f03f09",
             "070708000000000000f03f000000000000e03f0000000000000040fb2c0101",
             "090708",

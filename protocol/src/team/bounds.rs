@@ -34,6 +34,9 @@ pub const FRAME_BYTES_MAX: u64 = 1 << 30;
 /// Bytes of a run's text in an assignment, at most: as in a handshake.
 pub const RUN_TEXT_BYTES_MAX: usize = 16 * 1024;
 
+/// Bytes of a ticket in a membership, at most: four members with a dozen addresses each take half of it.
+pub const TICKET_BYTES_MAX: usize = 4 * 1024;
+
 /// Numbers of epochs, batches, revisions and requests stay below this, so that counting on never overflows.
 pub const NUMBER_MAX: u64 = 1 << 62;
 

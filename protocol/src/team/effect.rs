@@ -2,7 +2,7 @@
 
 use super::cut::Cut;
 use super::frame::{Frame, StateHeader, StateKind};
-use super::message::{Assign, LayerRange, StepFactors, TeamMessage};
+use super::message::{Assign, LayerRange, Membership, StepFactors, TeamMessage};
 use super::notice::{BatchOutcome, TeamNotice, WriteOutcome};
 use super::work::{Stream, Work};
 use crate::Payload;
@@ -199,6 +199,12 @@ pub enum HelperEffect {
         epoch: u64,
         /// Number of the batch.
         batch: u64,
+    },
+    /// To the owner: be a member of the swarm by itself, that exchanges the stage's fragments of the model between steps; the same
+    /// may be ordered again. Without a membership: be none any more, and let nothing more of the swarm into the stage.
+    Average {
+        /// How it comes there.
+        membership: Option<Membership>,
     },
     /// To the owner: copy the stage's state.
     Copy {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::frame::{Frame, StateHeader, StateKind};
-use super::message::{Lanes, Offer, StepFactors, TeamMessage};
+use super::message::{Lanes, Membership, Offer, StepFactors, TeamMessage};
 use super::work::{Outcome, Work};
 use crate::Payload;
 use crate::peer::PeerId;
@@ -117,6 +117,12 @@ pub enum CaptainEvent {
         /// Its microbatches.
         microbatches: u32,
     },
+    /// The owner has decided whether helpers of this cut are members of the swarm by themselves. They hear of it with the next batch,
+    /// and with the next copy where they are no more. A new cut ends it.
+    MembershipDecided {
+        /// How they come there, if they do.
+        membership: Option<Membership>,
+    },
     /// The owner wants the states of all helpers: [`StateKind::Training`] or [`StateKind::Parameters`].
     CopyWanted {
         /// What of a state is wanted.
@@ -228,6 +234,8 @@ pub enum HelperEvent {
         /// From now on; its `holding` is filled in by the machine.
         offer: Offer,
     },
+    /// As a member of the swarm this machine has reached nobody.
+    FoundApart,
     /// The owner wants to leave.
     LeaveWanted,
     /// Nothing but time: the deadline that the machine asked for.

@@ -14,7 +14,7 @@ use super::config::HelperConfig;
 use super::effect::HelperEffect;
 use super::event::{HelperEvent, Loading};
 use super::frame::{Frame, StateHeader, StateKind};
-use super::message::{Holding, Offer, TeamMessage};
+use super::message::{Holding, Membership, Offer, TeamMessage};
 use super::notice::{TeamCounts, TeamNotice};
 use super::work::{Outcome, Work};
 use crate::Payload;
@@ -41,6 +41,8 @@ pub struct Helper {
     computing: Option<Work>,
     /// A copy that the owner makes.
     copying: Option<(u64, StateKind)>,
+    /// Whether the owner was told to be a member of the swarm.
+    is_member: bool,
     /// Whether an offer waits until a step or a write is done.
     offer_is_due: bool,
     kept_until: Option<Time>,
@@ -61,6 +63,7 @@ impl Helper {
             last_batch: 0,
             computing: None,
             copying: None,
+            is_member: false,
             offer_is_due: false,
             kept_until: None,
             effects: VecDeque::new(),
@@ -85,6 +88,11 @@ impl Helper {
             HelperEvent::OfferChanged { offer } => {
                 self.config.offer = offer;
                 self.offer_is_due = true;
+            }
+            HelperEvent::FoundApart => {
+                if let Some(epoch) = self.stage.as_ref().map(|stage| stage.assign.epoch) {
+                    self.say(TeamMessage::Apart { epoch });
+                }
             }
             HelperEvent::LeaveWanted => self.say(TeamMessage::Leaving),
             HelperEvent::TimePassed => {}
@@ -148,6 +156,7 @@ impl Helper {
             return;
         }
         self.abandon_batch();
+        self.average(None);
         self.offer_is_due = false;
         if self.stage.as_ref().is_some_and(Held::has_state) {
             self.kept_until = Some(now + self.config.kept_for);
@@ -191,7 +200,9 @@ impl Helper {
         }
         match message {
             TeamMessage::Assign(assign) => self.on_assign(assign),
-            TeamMessage::Begin { epoch, batch, kind, lanes } => self.on_begin(epoch, batch, kind, lanes),
+            TeamMessage::Begin { epoch, batch, kind, lanes, membership } => {
+                self.on_begin((epoch, batch), kind, lanes, membership);
+            }
             TeamMessage::Commit { epoch, batch, factors, revision, wants_copy } => {
                 let Some(running) = self.batch_of(epoch, batch) else { return self.counts.stale += 1 };
                 match running.commit(revision, wants_copy) {
@@ -200,9 +211,12 @@ impl Helper {
                 }
             }
             TeamMessage::Drop { epoch, batch } => self.on_drop(epoch, batch),
-            TeamMessage::Copy { epoch, request, kind } => {
+            TeamMessage::Copy { epoch, request, kind, stays_member } => {
                 let may = self.batch.is_none() && self.copying.is_none() && self.is_settled();
                 if may && self.holding().is_some_and(|held| held.epoch == epoch) {
+                    if !stays_member {
+                        self.average(None);
+                    }
                     self.copy(request, kind);
                 } else {
                     self.counts.stale += 1;
@@ -229,6 +243,7 @@ impl Helper {
             | TeamMessage::Done { .. }
             | TeamMessage::Failed { .. }
             | TeamMessage::Written { .. }
+            | TeamMessage::Apart { .. }
             | TeamMessage::Leaving => self.counts.misbehaved += 1,
         }
     }
@@ -266,11 +281,20 @@ impl Helper {
     fn unload(&mut self) {
         self.kept_until = None;
         self.abandon_batch();
+        self.average(None);
         self.batch = None;
         self.copying = None;
         if self.stage.take().is_some() {
             self.effects.push_back(HelperEffect::Unload);
             self.notice(TeamNotice::StageUnloaded);
+        }
+    }
+
+    /// Tells the owner whether it is a member of the swarm from now on.
+    fn average(&mut self, membership: Option<Membership>) {
+        if self.is_member || membership.is_some() {
+            self.is_member = membership.is_some();
+            self.effects.push_back(HelperEffect::Average { membership });
         }
     }
 

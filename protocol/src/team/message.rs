@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 
 use super::bounds::{
     FRAME_BYTES_MAX, IN_FLIGHT_MAX, LAYERS_MAX, MICROBATCHES_MAX, NUMBER_MAX, REASON_BYTES_MAX, ROWS_MAX,
-    RUN_TEXT_BYTES_MAX, TENSORS_MAX, WIDTH_MAX,
+    RUN_TEXT_BYTES_MAX, TENSORS_MAX, TICKET_BYTES_MAX, WIDTH_MAX,
 };
 use super::frame::StateKind;
 use super::work::Wire;
@@ -44,6 +44,8 @@ pub enum TeamMessage {
         kind: BatchKind,
         /// Its microbatches.
         lanes: Lanes,
+        /// Where the helper is to be a member of the swarm by itself, from now on.
+        membership: Option<Membership>,
     },
     /// Helper: all backwards are done; the sum of the squares of each tensor of the gradient, in the order of the layout.
     Sums {
@@ -100,6 +102,9 @@ pub enum TeamMessage {
         request: u64,
         /// Training state or parameters.
         kind: StateKind,
+        /// Whether the helper stays a member of the swarm, where it is one; else nothing changes its parameters after this copy but
+        /// steps and writes.
+        stays_member: bool,
     },
     /// Helper: a state that was sent is taken up.
     Written {
@@ -119,6 +124,11 @@ pub enum TeamMessage {
     Dismiss {
         /// Why, for people.
         reason: String,
+    },
+    /// Helper: nobody of the swarm whose member it is to be could be reached. The captain is to exchange its layers.
+    Apart {
+        /// Of the cut.
+        epoch: u64,
     },
 }
 
@@ -257,6 +267,15 @@ impl Lanes {
     }
 }
 
+/// What a helper has to know to be a member of the swarm by itself, with its stage's fragments of the model.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Membership {
+    /// How it comes there: a [`Ticket`](crate::Ticket), at most [`TICKET_BYTES_MAX`] bytes.
+    pub ticket: String,
+    /// Swarm progress of the model, in steps: finite, at least 0.
+    pub progress: f64,
+}
+
 /// What all stages step with.
 #[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
 pub struct StepFactors {
@@ -275,11 +294,15 @@ impl TeamMessage {
         match self {
             TeamMessage::Offer(offer) => offer.is_sound(),
             TeamMessage::Assign(assign) => assign.is_sound(),
-            TeamMessage::WantsBase { epoch } | TeamMessage::Ready { epoch } | TeamMessage::Release { epoch } => {
-                number(epoch)
-            }
+            TeamMessage::WantsBase { epoch }
+            | TeamMessage::Ready { epoch }
+            | TeamMessage::Release { epoch }
+            | TeamMessage::Apart { epoch } => number(epoch),
             TeamMessage::Cannot { epoch, reason } => number(epoch) && reason.len() <= REASON_BYTES_MAX,
-            TeamMessage::Begin { epoch, batch, kind: _, lanes } => number(epoch) && number(batch) && lanes.is_sound(),
+            TeamMessage::Begin { epoch, batch, kind: _, lanes, membership } => {
+                let is_sound = membership.as_ref().is_none_or(Membership::is_sound);
+                number(epoch) && number(batch) && lanes.is_sound() && is_sound
+            }
             TeamMessage::Sums { epoch, batch, squares, busy_nanos } => {
                 let unlike_squares = squares.iter().any(|square| *square < 0.0);
                 number(epoch)
@@ -294,7 +317,7 @@ impl TeamMessage {
             TeamMessage::Done { epoch, batch }
             | TeamMessage::Drop { epoch, batch }
             | TeamMessage::Failed { epoch, batch, cause: _ } => number(epoch) && number(batch),
-            TeamMessage::Copy { epoch, request, kind } => {
+            TeamMessage::Copy { epoch, request, kind, stays_member: _ } => {
                 number(epoch) && number(request) && matches!(kind, StateKind::Training | StateKind::Parameters)
             }
             TeamMessage::Written { epoch, request } => number(epoch) && number(request),
@@ -334,6 +357,12 @@ impl Assign {
             && (1..=WIDTH_MAX).contains(&self.width)
             && StreamCodec::new(self.wire, self.width as usize).bytes(self.rows_max as usize) as u64 <= FRAME_BYTES_MAX
             && self.run.len() <= RUN_TEXT_BYTES_MAX
+    }
+}
+
+impl Membership {
+    fn is_sound(&self) -> bool {
+        self.ticket.len() <= TICKET_BYTES_MAX && self.progress.is_finite() && self.progress >= 0.0
     }
 }
 

@@ -77,6 +77,11 @@ pub enum TeamNotice {
         /// Why, in its words.
         reason: String,
     },
+    /// A helper that was to be a member of the swarm by itself has reached nobody there.
+    HelperApart {
+        /// The helper's id.
+        helper: PeerId,
+    },
     /// The model is cut anew and all stages are in memory.
     CutTaken {
         /// Of the cut.
@@ -172,6 +177,8 @@ pub struct TeamStatus {
     pub places: Vec<(PeerId, Place)>,
     /// Operations a second that the captain's own stages have reached; `None` before a batch.
     pub own_speed: Option<f64>,
+    /// Whether a helper of this cut, which was to be a member of the swarm by itself, has reached nobody there.
+    pub is_apart: bool,
     /// Bytes that are missing where it waits, else 0.
     pub missing_bytes: u64,
     /// How long the owner has waited in all while the team had no cut.

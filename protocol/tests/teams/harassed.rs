@@ -5,8 +5,9 @@ use std::time::Duration;
 use murmur_protocol::team::bounds::NUMBER_MAX;
 use murmur_protocol::team::{
     Assign, BatchKind, Captain, CaptainConfig, CaptainEffect, CaptainEvent, Direction, FailureCause, Frame, Helper,
-    HelperConfig, HelperEffect, HelperEvent, Holding, Lanes, LayerCosts, LayerRange, Link, Loading, ModelCosts, Offer,
-    Outcome, Place, StateHeader, StateKind, StepFactors, Stream, TeamCounts, TeamMessage, TeamTimeouts, Wire,
+    HelperConfig, HelperEffect, HelperEvent, Holding, Lanes, LayerCosts, LayerRange, Link, Loading, Membership,
+    ModelCosts, Offer, Outcome, Place, StateHeader, StateKind, StepFactors, Stream, TeamCounts, TeamMessage,
+    TeamTimeouts, Wire,
 };
 use murmur_protocol::{Payload, PeerId, Time};
 
@@ -56,7 +57,7 @@ fn assign(tape: &mut Tape<'_>) -> Assign {
 fn message(tape: &mut Tape<'_>) -> TeamMessage {
     let (epoch, batch) = (number(tape), number(tape));
     let cause = [FailureCause::Failed, FailureCause::InputUnfit, FailureCause::NotFinite][tape.choice(3)];
-    match tape.choice(16) {
+    match tape.choice(17) {
         0 => TeamMessage::Offer(offer(tape)),
         1 => TeamMessage::Assign(Box::new(assign(tape))),
         2 => TeamMessage::WantsBase { epoch },
@@ -65,7 +66,10 @@ fn message(tape: &mut Tape<'_>) -> TeamMessage {
         5 => {
             let kind = [BatchKind::Training, BatchKind::Evaluation][tape.choice(2)];
             let lanes = Lanes { first: tape.choice(5) as u32, second: [0, 2, u32::MAX][tape.choice(3)] };
-            TeamMessage::Begin { epoch, batch, kind, lanes }
+            let ticket = "x".repeat(3000 * tape.choice(3));
+            let progress = [7.0, -1.0, f64::NAN][tape.choice(3)];
+            let membership = (tape.choice(2) == 0).then_some(Membership { ticket, progress });
+            TeamMessage::Begin { epoch, batch, kind, lanes, membership }
         }
         6 => TeamMessage::Sums {
             epoch,
@@ -80,10 +84,11 @@ fn message(tape: &mut Tape<'_>) -> TeamMessage {
         8 => TeamMessage::Done { epoch, batch },
         9 => TeamMessage::Drop { epoch, batch },
         10 => TeamMessage::Failed { epoch, batch, cause },
-        11 => TeamMessage::Copy { epoch, request: batch, kind: kind(tape) },
+        11 => TeamMessage::Copy { epoch, request: batch, kind: kind(tape), stays_member: tape.choice(2) == 0 },
         12 => TeamMessage::Written { epoch, request: batch },
         13 => TeamMessage::Release { epoch },
-        14 => TeamMessage::Dismiss { reason: "x".repeat(300 * tape.choice(3)) },
+        14 => TeamMessage::Apart { epoch },
+        15 => TeamMessage::Dismiss { reason: "x".repeat(300 * tape.choice(3)) },
         _ => TeamMessage::Leaving,
     }
 }
@@ -207,7 +212,7 @@ fn answers_of_helper(effect: &CaptainEffect) -> Vec<CaptainEvent> {
                 answers.push(state);
                 answers
             }
-            TeamMessage::Copy { epoch, request, kind } => {
+            TeamMessage::Copy { epoch, request, kind, .. } => {
                 let (epoch, request, kind, revision) = (*epoch, *request, *kind, 0);
                 let header = StateHeader { epoch, request, kind, revision, bytes: 32 };
                 vec![CaptainEvent::StateArrived { helper: *helper, header, payload: vec![0; 32].into() }]
@@ -233,7 +238,7 @@ fn answers_of_captain(effect: &HelperEffect, number: &mut u64, tape: &mut Tape<'
     *number += 1;
     let begin = |epoch| {
         let (batch, lanes) = (*number, Lanes { first: 2, second: 1 });
-        let begin = said(TeamMessage::Begin { epoch, batch, kind: BatchKind::Training, lanes });
+        let begin = said(TeamMessage::Begin { epoch, batch, kind: BatchKind::Training, lanes, membership: None });
         let forward = |microbatch| frame(epoch, batch, microbatch, Direction::Forward);
         vec![begin, forward(0), forward(1), forward(2)]
     };
@@ -300,7 +305,10 @@ pub(super) fn harass_captain(tape: &mut Tape<'_>) -> TeamCounts {
                 CaptainEvent::StateArrived { helper, header, payload }
             }
             6 => CaptainEvent::MessageArrived { helper, message: message(tape) },
-            7 => CaptainEvent::TimePassed,
+            7 => {
+                let membership = Membership { ticket: String::new(), progress: 1.0 };
+                CaptainEvent::MembershipDecided { membership: (tape.choice(2) == 0).then_some(membership) }
+            }
             8..12 if is_free => {
                 is_free = false;
                 match tape.choice(8) {

@@ -152,7 +152,8 @@ impl Captain {
         let helpers: Vec<PeerId> = cut.of_helpers().map(|(_, helper, _)| helper).collect();
         let (epoch, rows) = (self.epoch, BTreeMap::new());
         for helper in helpers {
-            self.send(helper, TeamMessage::Begin { epoch, batch: number, kind, lanes });
+            let membership = self.membership.clone();
+            self.send(helper, TeamMessage::Begin { epoch, batch: number, kind, lanes, membership });
         }
         let state = State::Computing;
         let batch = Batch { epoch, number, kind, lanes, stages, state, rows, in_flight, busy: Duration::ZERO };

@@ -176,7 +176,8 @@ impl Captain {
             if !stays && !is_kept {
                 let request = self.number();
                 copies.insert(request, (helper, held));
-                self.send(helper, TeamMessage::Copy { epoch: held.epoch, request, kind: StateKind::Training });
+                let (epoch, kind) = (held.epoch, StateKind::Training);
+                self.send(helper, TeamMessage::Copy { epoch, request, kind, stays_member: false });
             }
         }
         self.phase = Phase::Saving(Saving { cut, copies, since: now });
@@ -210,6 +211,7 @@ impl Captain {
     /// Orders all stages of a cut.
     fn load(&mut self, now: Time, cut: Cut) {
         self.epoch = self.number();
+        (self.membership, self.is_apart) = (None, false);
         for helper in self.roster.offering() {
             if let Some(known) = self.roster.get_mut(helper)
                 && !cut.has(helper)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Frame, Helper, HelperEffect, TeamMessage, Work};
 use crate::numerics::StreamCodec;
 use crate::peer::PeerId;
-use crate::team::message::{Assign, BatchKind, FailureCause, Lanes};
+use crate::team::message::{Assign, BatchKind, FailureCause, Lanes, Membership};
 use crate::team::schedule::{Action, Schedule};
 use crate::team::work::{Direction, Outcome, Stream, WorkKind};
 
@@ -147,7 +147,13 @@ impl Batch {
 }
 
 impl Helper {
-    pub(super) fn on_begin(&mut self, epoch: u64, number: u64, kind: BatchKind, lanes: Lanes) {
+    pub(super) fn on_begin(
+        &mut self,
+        (epoch, number): (u64, u64),
+        kind: BatchKind,
+        lanes: Lanes,
+        membership: Option<Membership>,
+    ) {
         let steps = self.batch.as_ref().is_some_and(|batch| matches!(batch.state, State::Stepping { .. }));
         if number <= self.last_batch || !self.is_ready_in(epoch) {
             return self.counts.stale += 1;
@@ -158,6 +164,7 @@ impl Helper {
         let early = std::mem::take(&mut self.early);
         self.abandon_batch();
         self.last_batch = number;
+        self.average(membership);
         let assign = &self.stage.as_ref().expect("a stage that is ready").assign;
         self.batch = Some(Batch::new(assign, number, kind, lanes));
         for frame in early {

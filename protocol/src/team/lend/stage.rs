@@ -65,6 +65,7 @@ impl Helper {
         let is_held = self.is_settled() && self.holding().is_some_and(|held| held.layers == assign.layers);
         let has_state = is_held && assign.keeps_state;
         self.abandon_batch();
+        self.average(None);
         self.batch = None;
         self.last_batch = 0;
         self.copying = None;
