@@ -30,6 +30,7 @@ use crate::limits::stay::Stay;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::setup::base_model::ReadBase;
 use crate::store::DataDirectory;
+pub(crate) use configured::random_seed;
 pub use length::AskedLength;
 pub(crate) use networking::network_config;
 use prepared::prepare;

@@ -4,6 +4,7 @@
 pub(crate) mod captain;
 mod carrier;
 pub(crate) mod lending;
+mod member;
 pub(crate) mod probing;
 pub(crate) mod report;
 pub(crate) mod trial;

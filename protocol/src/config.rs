@@ -10,6 +10,7 @@ use crate::manifest::{GossipSpec, RunManifest, SynchronousSpec};
 use crate::message::KnownPeer;
 use crate::peer::{Address, PeerId};
 use crate::profile::Name;
+use crate::ticket::Ticket;
 
 /// Settings of one node.
 #[derive(Clone, Debug)]
@@ -61,6 +62,17 @@ pub struct Bootstrap {
     pub peer: Option<PeerId>,
     /// The address.
     pub address: Address,
+}
+
+impl Bootstrap {
+    /// Whom a ticket names, at each of their addresses.
+    pub fn of(ticket: &Ticket) -> Vec<Bootstrap> {
+        let of = |peer: PeerId, addresses: &[Address]| -> Vec<Bootstrap> {
+            addresses.iter().map(|address| Bootstrap { peer: Some(peer), address: address.clone() }).collect()
+        };
+        let others = ticket.others.iter().flat_map(|other| of(other.peer, &other.addresses));
+        of(ticket.peer, &ticket.addresses).into_iter().chain(others).collect()
+    }
 }
 
 impl Config {

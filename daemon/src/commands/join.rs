@@ -78,12 +78,7 @@ pub(super) fn destination(ticket: Option<&str>, settings: &NodeSettings) -> Resu
     if let Some(text) = ticket {
         let text = if text == "-" { ticket_from_input()? } else { text.to_owned() };
         let ticket: Ticket = text.parse().map_err(|error| no_ticket(&text, &error))?;
-        let member = |address| Bootstrap { peer: Some(ticket.peer), address };
-        bootstrap.extend(ticket.addresses.iter().cloned().map(member));
-        for other in ticket.others {
-            let member = |address| Bootstrap { peer: Some(other.peer), address };
-            bootstrap.extend(other.addresses.into_iter().map(member));
-        }
+        bootstrap.extend(Bootstrap::of(&ticket));
         credentials = Some(Credentials { run: ticket.run, secret: ticket.secret });
     }
     bootstrap.extend(node::bootstrap(&settings.network.bootstrap)?);

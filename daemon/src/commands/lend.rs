@@ -42,7 +42,8 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
         "warning: whoever has the line below computes on this machine, and this machine sees activations of their text: lend \
          only to your own machines or to friends",
     );
-    let NodeSettings { training: settings, limits, .. } = options.settings.settings();
+    let node_settings = options.settings.settings();
+    let NodeSettings { training: settings, limits, .. } = node_settings.clone();
     let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.threads).build_global();
     let root = options.data_dir.clone().unwrap_or_else(|| DataDirectory::default_base().join(LENDING));
     if root.join("run.toml").is_file() {
@@ -69,7 +70,7 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
         identity,
         secret,
         listen: listen(options)?,
-        caps,
+        settings: node_settings,
         kept_for: Duration::from_secs_f64(60.0 * options.keep_minutes),
         stage: HelperStage::new(stage_device(device)?, threads, training),
         offer: offer.clone(),

@@ -48,3 +48,10 @@ pub(super) fn trainer_settings(plan: &Plan, progress: f64, privacy: Option<Priva
         pace: plan.pace,
     }
 }
+
+/// For a core, that decides every random choice that it will ever make.
+pub(crate) fn random_seed() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
+    Ok(u64::from_le_bytes(bytes))
+}

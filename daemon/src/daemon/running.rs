@@ -11,7 +11,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::blocking::Blocker;
-use super::configured::{node_config, trainer_settings};
+use super::configured::{node_config, random_seed, trainer_settings};
 use super::double::{self, watch_for_double};
 use super::finishing::Finisher;
 use super::invitation::Invitation;
@@ -170,6 +170,7 @@ impl Running {
         let run_id = manifest.run_id();
         let invited = invitation(run_id, &network, secret_file.as_deref());
         let ticket = invited.ticket(secret.clone()).map_or_else(String::new, |ticket| ticket.to_string());
+        helpers.iter().for_each(|helpers| helpers.invite(ticket.clone()));
         let (invitations, invitation_view) = watch::channel(invited);
         let pictures_to_invite = reporter.pictures.clone();
         let inviting = invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations);
@@ -375,10 +376,4 @@ async fn finish(
         Failure::new(ExitCode::Files, reason)
             .hint("is the disk full? a checkpoint from before, where there is one, is still there")
     })
-}
-
-fn random_seed() -> anyhow::Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
-    Ok(u64::from_le_bytes(bytes))
 }

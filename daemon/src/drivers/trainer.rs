@@ -25,7 +25,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TryS
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use murmur_protocol::{Ending, Event, RequestId, RunManifest, TrainerOrder, TrainingReport};
+use murmur_protocol::{Ending, Event, Holding, RequestId, RunManifest, TrainerOrder, TrainingReport};
 use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
@@ -132,6 +132,7 @@ impl Trainer {
             stage: Stage::Waiting,
             ending: None,
             unsaved: None,
+            holding: Holding::ALL,
             divergence: Divergence::default(),
             withheld: Withheld::default(),
             clock: StepClock::default(),
@@ -143,6 +144,14 @@ impl Trainer {
             .spawn(move || thread.run())
             .expect("the system has a thread for training");
         Trainer { orders: Some(orders), view, checkpoints, thread: Some(thread) }
+    }
+
+    /// In the place of a thread of this machine's own: whoever has the other end carries orders out, and tells what comes of them.
+    pub(crate) fn elsewhere() -> (Trainer, Receiver<TrainerOrder>) {
+        let (orders, inbox) = sync_channel(QUEUE_MAX);
+        let (checkpoints, _) = CheckpointRequests::channel();
+        let (_, view) = watch::channel(TrainingView::default());
+        (Trainer { orders: Some(orders), view, checkpoints, thread: None }, inbox)
     }
 
     /// Hands an order over without waiting.
@@ -228,6 +237,8 @@ struct TrainerThread {
     ending: Option<Ending>,
     /// Why the last checkpoint could not be made.
     unsaved: Option<String>,
+    /// What of the model is exchanged from here, as the engine was told last.
+    holding: Holding,
     divergence: Divergence,
     /// While all members average at once.
     member: Option<Member>,
@@ -246,6 +257,7 @@ impl TrainerThread {
         tracing::debug!("the trainer is ready");
         loop {
             self.take_shards();
+            self.tell_holding();
             self.save_as_asked();
             let is_to_step = self.is_to_step() && self.is_permitted();
             let pause = self.throttle.left(Instant::now()).filter(|_| is_to_step);
@@ -263,7 +275,7 @@ impl TrainerThread {
             self.end_failed_member();
             let is_between = self.member.as_ref().is_none_or(Member::is_between);
             if self.stage == Stage::Training && is_between && self.is_run_over() {
-                self.stage = Stage::Ended;
+                self.end_training();
                 self.finish_all();
                 if let Some(report) = self.privacy_report().filter(|_| self.is_budget_used_up()) {
                     note(&format!("privacy     {report}"));
@@ -283,6 +295,24 @@ impl TrainerThread {
     fn is_to_step(&self) -> bool {
         let is_asked = self.member.as_ref().is_none_or(Member::is_asked);
         self.stage == Stage::Training && self.engine.has_data() && is_asked
+    }
+
+    /// For good, unless others come nearer to this node's model than its end allows.
+    fn end_training(&mut self) {
+        self.stage = Stage::Ended;
+        if let Err(error) = self.engine.end_training() {
+            tracing::error!("layers of helpers cannot be taken back: {error}");
+        }
+        self.tell_holding();
+    }
+
+    /// Before anything is answered by it.
+    fn tell_holding(&mut self) {
+        let holding = self.engine.holding();
+        if holding != self.holding {
+            self.holding = holding;
+            self.tell(Event::HoldingChanged { holding });
+        }
     }
 
     fn take_shards(&mut self) {
@@ -352,7 +382,7 @@ impl TrainerThread {
                 self.ending = Some(order.ending);
             }
             TrainerOrder::Begin => self.begin(),
-            TrainerOrder::End => self.stage = Stage::Ended,
+            TrainerOrder::End => self.end_training(),
             TrainerOrder::Complete => self.complete(),
         }
         self.finish_arrived();

@@ -10,7 +10,7 @@ use murmur_protocol::team::{Link, Place, TeamNotice, TeamTimeouts, Wire};
 use murmur_protocol::{HelperLine, RunManifest, Ticket};
 use murmur_training::measure::timed_product;
 use murmur_training::ops::Kernels;
-use murmur_training::team::{self, TeamOptions, TeamView, Told, facts};
+use murmur_training::team::{self, SwarmTicket, TeamOptions, TeamView, Told, facts};
 use murmur_training::{Device, MemoryEstimate, StageDevice, TrainingOptions, free_memory};
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -43,6 +43,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Helpers {
     source: TeamSource,
+    /// How helpers come to this node's swarm, once it is known.
+    ticket: SwarmTicket,
     /// What the node's caps are drawn from, by all of its connections.
     throttle: Throttle,
     /// What happens, in words; until somebody takes it.
@@ -59,6 +61,11 @@ impl Helpers {
     /// The node's caps, which its swarm's connections have to draw from as well.
     pub(crate) fn throttle(&self) -> Throttle {
         self.throttle.clone()
+    }
+
+    /// From now on helpers may exchange their layers with the swarm by themselves: this is how they come there.
+    pub(crate) fn invite(&self, ticket: String) {
+        self.ticket.set(ticket);
     }
 
     /// What reports are made from.
@@ -180,6 +187,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (told, heard) = facts();
     let (carrier, counter, view) = (Carrier::default(), TrafficCounter::default(), TeamView::default());
+    let ticket = SwarmTicket::default();
     let helpers_wanted = lines.len();
     tell_limits(&settings.limits);
     let throttle = throttle(settings);
@@ -245,11 +253,12 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
         timeouts: TeamTimeouts { floor: PATIENCE_MIN, ..TeamTimeouts::default() },
         carrier: Box::new(carrier),
         facts: (told, heard),
+        ticket: ticket.clone(),
         view: view.clone(),
         on_notice: Box::new(on_notice),
     };
     let source = TeamSource { view, counter };
-    Ok((options, Helpers { source, throttle, events: Some(events), runtime: Some(runtime) }))
+    Ok((options, Helpers { source, ticket, throttle, events: Some(events), runtime: Some(runtime) }))
 }
 
 /// A device as teams compute on it.

@@ -5,18 +5,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use murmur_network::team::{Taken, TeamListener};
-use murmur_network::{Caps, Keypair, Multiaddr, Throttle, TrafficCounter, peer_id};
+use murmur_network::{Keypair, Multiaddr, Throttle, TrafficCounter, peer_id};
 use murmur_protocol::team::bounds::FRAME_BYTES_MAX;
 use murmur_protocol::team::{HelperConfig, Offer, TeamNotice};
 use murmur_protocol::{HelperLine, PeerId, Secret};
 use murmur_training::team::{HelperNews, HelperProgress, HelperStage, HelperThread, OnNews, Told, facts};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 use super::carrier::Carrier;
+use super::member::{self, LEAVING_MAX};
 use super::words;
 use crate::console::{human_bytes, note};
 use crate::daemon::invitation::addresses;
 use crate::failure::{ExitCode, Failure};
+use crate::settings::NodeSettings;
 
 /// How often people are told what a helper does.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
@@ -32,7 +35,7 @@ pub(crate) struct Lending {
     pub(crate) identity: Keypair,
     pub(crate) secret: Secret,
     pub(crate) listen: Vec<Multiaddr>,
-    pub(crate) caps: Caps,
+    pub(crate) settings: NodeSettings,
     pub(crate) offer: Offer,
     pub(crate) kept_for: Duration,
     pub(crate) stage: HelperStage,
@@ -58,6 +61,10 @@ pub(crate) struct Helper {
     carrier: Carrier,
     thread: HelperThread,
     shown: Arc<Mutex<Shown>>,
+    /// What it does as a member of the swarm, in a line.
+    member: watch::Receiver<String>,
+    /// Ends with the thread.
+    members: JoinHandle<()>,
     counter: TrafficCounter,
 }
 
@@ -67,10 +74,11 @@ impl Helper {
     /// # Errors
     /// When an address cannot be listened on.
     pub(crate) async fn start(lending: Lending) -> Result<Helper, Failure> {
-        let Lending { identity, secret, listen, caps, offer, kept_for, stage } = lending;
+        let Lending { identity, secret, listen, settings, offer, kept_for, stage } = lending;
         let (taken, counter, carrier) = (Taken::default(), TrafficCounter::default(), Carrier::default());
         let body_bytes_max = offer.memory_bytes.max(FRAME_BYTES_MAX);
-        let about = (taken.clone(), &counter, &Throttle::new(caps));
+        let throttle = Throttle::new(settings.limits.caps());
+        let about = (taken.clone(), &counter, &throttle);
         let listener = TeamListener::start(&identity, &listen, secret.clone(), about, body_bytes_max).await;
         let listener = listener.map_err(|error| {
             Failure::new(ExitCode::Network, error.to_string())
@@ -84,10 +92,23 @@ impl Helper {
         let shown = Arc::new(Mutex::new(Shown::default()));
         let (told, heard) = facts();
         let config = HelperConfig { offer, kept_for };
-        let news = on_news(shown.clone(), taken.clone());
+        let (memberships, told_of) = mpsc::unbounded_channel();
+        let facts_of_member = member::Facts::default();
+        let news = on_news(shown.clone(), taken.clone(), (memberships, facts_of_member.clone()));
         let wire = Box::new(carrier.clone());
         let thread = HelperThread::start(config, stage, (told.clone(), heard), wire, news);
-        Ok(Helper { line, listener, taken, told, carrier, thread, shown, counter })
+        let (shown_of_member, member) = watch::channel(String::new());
+        let place = member::Place {
+            identity,
+            listen,
+            settings,
+            throttle,
+            control: thread.control(),
+            facts: facts_of_member,
+            shown: shown_of_member,
+        };
+        let members = tokio::spawn(place.serve(told_of));
+        Ok(Helper { line, listener, taken, told, carrier, thread, shown, member, members, counter })
     }
 
     /// Serves captains until `stop` says so, then asks the captain to go on without it.
@@ -95,7 +116,7 @@ impl Helper {
     /// # Errors
     /// When the device has failed.
     pub(crate) async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), Failure> {
-        let Helper { mut listener, told, carrier, thread, shown, counter, taken, line: _ } = self;
+        let Helper { mut listener, told, carrier, thread, shown, counter, taken, member, members, line: _ } = self;
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + LINE_PERIOD, LINE_PERIOD);
         let mut before = HelperProgress::default();
         let control = thread.control();
@@ -136,7 +157,7 @@ impl Helper {
                         shown.announced = shown.captain;
                         shown.clone()
                     };
-                    tell(&now, &before, &counter);
+                    tell(&now, &before, &counter, &member.borrow());
                     before = now.progress;
                 }
                 _ = stop.wait_for(|stop| *stop), if leave_by.is_none() => {
@@ -150,6 +171,7 @@ impl Helper {
                     leave_by = Some(tokio::time::Instant::now() + LEAVE_MAX);
                 }
                 joined = &mut ended => {
+                    let _ = tokio::time::timeout(LEAVING_MAX, members).await;
                     tokio::time::sleep(FAREWELL).await;
                     let joined = joined.map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))?;
                     return joined.map_err(|error| {
@@ -163,11 +185,19 @@ impl Helper {
 }
 
 /// Shows what happens, and keeps what is shown regularly.
-fn on_news(shown: Arc<Mutex<Shown>>, taken: Taken) -> OnNews {
+fn on_news(
+    shown: Arc<Mutex<Shown>>,
+    taken: Taken,
+    (memberships, facts_of_member): (mpsc::UnboundedSender<member::Told>, member::Facts),
+) -> OnNews {
     Box::new(move |news| {
         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
         match news {
             HelperNews::Progress(progress) => shown.progress = progress,
+            // Nobody listens any more where this helper is about to end.
+            HelperNews::MemberBegins(new) => drop(memberships.send(member::Told::Begins(new))),
+            HelperNews::MemberEnds => drop(memberships.send(member::Told::Ends)),
+            HelperNews::OfMember(event) => facts_of_member.tell(event),
             HelperNews::Notice(notice) => {
                 let text = words::of_helper(notice);
                 match notice {
@@ -190,7 +220,7 @@ fn on_news(shown: Arc<Mutex<Shown>>, taken: Taken) -> OnNews {
 }
 
 /// One line of what it does.
-fn tell(now: &Shown, before: &HelperProgress, counter: &TrafficCounter) {
+fn tell(now: &Shown, before: &HelperProgress, counter: &TrafficCounter, member: &str) {
     let (batches, seconds) = (now.progress.counts.stepped, now.progress.seconds - before.seconds);
     let busy = now.progress.busy_seconds - before.busy_seconds;
     let traffic = counter.read();
@@ -199,7 +229,8 @@ fn tell(now: &Shown, before: &HelperProgress, counter: &TrafficCounter) {
         (Some(captain), Some(holds)) => {
             let waits = if seconds > 0.0 { 100.0 * (1.0 - busy / seconds).clamp(0.0, 1.0) } else { 100.0 };
             let name = words::short(captain);
-            note(&format!("helping     {name}: {holds} · {batches} batches · waits {waits:.0} % · {moved}"));
+            let member = if member.is_empty() { String::new() } else { format!(" · {member}") };
+            note(&format!("helping     {name}: {holds} · {batches} batches · waits {waits:.0} % · {moved}{member}"));
         }
         (Some(captain), None) => note(&format!("helping     {}: nothing yet · {moved}", words::short(captain))),
         (None, Some(holds)) => note(&format!("waiting     for the captain to come back: {holds}")),

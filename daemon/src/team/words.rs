@@ -36,6 +36,9 @@ pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool, helpers: usize) -
         TeamNotice::HelperCannot { helper, reason } => {
             format!("helper {} cannot take its part: {reason}", short(*helper))
         }
+        TeamNotice::HelperApart { helper } => {
+            format!("helper {} reaches nobody of the swarm: this node exchanges for it", short(*helper))
+        }
         TeamNotice::CutTaken { cut, .. } if cut.of_helpers().next().is_none() => {
             let why = if helpers == 0 { "no helper is there" } else { "helpers would only slow it down" };
             format!("{}: the model fits here, and {why}", described(cut))

@@ -292,6 +292,7 @@ impl Engine {
     /// # Panics
     /// Without data: see [`Engine::has_data`].
     pub fn step(&mut self, progress: f64) -> Result<StepReport, TrainingError> {
+        self.replica.on_progress(progress);
         self.step_at_rate(self.learning_rate.at(progress))
     }
 

@@ -19,19 +19,8 @@ pub struct LocalProgress {
 impl LocalProgress {
     /// Begins at a model.
     pub fn new(values: &[f32]) -> LocalProgress {
-        LocalProgress::reading(values.len(), |start, place| place.copy_from_slice(&values[start..start + place.len()]))
-    }
-
-    /// Begins at a model of so many parameters, where `copy` fills a place with those from an index on.
-    pub fn reading(parameters: usize, copy: impl Fn(usize, &mut [f32])) -> LocalProgress {
-        let stride = parameters.div_ceil(BLOCK).div_ceil(BLOCKS_MAX).max(1);
-        let mut reference = Vec::new();
-        for start in (0..parameters).step_by(stride * BLOCK) {
-            let filled = reference.len();
-            reference.resize(filled + BLOCK.min(parameters - start), 0.0);
-            copy(start, &mut reference[filled..]);
-        }
-        LocalProgress { stride, reference }
+        let stride = values.len().div_ceil(BLOCK).div_ceil(BLOCKS_MAX).max(1);
+        LocalProgress { stride, reference: sampled(values, stride).copied().collect() }
     }
 
     /// The Euclidean norm of the movement since the last measurement, estimated for the whole model.

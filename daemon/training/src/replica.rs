@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
-use murmur_protocol::{Correction, ModelLayout};
+use murmur_protocol::{Correction, Holding, ModelLayout};
 
 use crate::data::Batch;
 use crate::model::Evaluation;
@@ -72,6 +72,19 @@ pub(crate) trait Replica: Send + Sync {
     /// again.
     fn waits(&self) -> Option<String> {
         None
+    }
+
+    /// Which fragments of the model are exchanged from here; other machines exchange the others, and have the newer values of those.
+    fn holding(&self) -> Holding {
+        Holding::ALL
+    }
+
+    /// The next step is at this progress of the swarm, in steps.
+    fn on_progress(&mut self, _progress: f64) {}
+
+    /// No step follows: what other machines exchanged comes back here, as far as they can be reached.
+    fn end_training(&mut self) -> Result<()> {
+        Ok(())
     }
 
     /// For what the device has not done yet.

@@ -132,6 +132,11 @@ impl Helper {
         Some(Holding { epoch: assign.epoch, layers: assign.layers, revision: *revision })
     }
 
+    /// Whether a batch is under way: its parameters must not change but by the step.
+    pub fn is_in_batch(&self) -> bool {
+        self.batch.is_some()
+    }
+
     /// Microbatches of which it holds the activations, and frames that wait for it.
     pub fn held_and_waiting(&self) -> (usize, usize) {
         let (held, waiting) = self.batch.as_ref().map_or((0, 0), |batch| (batch.held(), batch.waiting()));

@@ -135,6 +135,8 @@ impl Lender {
                 self.stage = None;
                 return None;
             }
+            // A team is simulated without its swarm.
+            HelperEffect::Average { .. } => return None,
             HelperEffect::Compute { work, input } => {
                 let Some(stage) = &mut self.stage else { return None };
                 let (layers, value) = (stage.layers.len(), value(&input));

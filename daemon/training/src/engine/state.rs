@@ -1,5 +1,7 @@
 //! The engine's whole state: taken over from peers, saved, and restored.
 
+use std::ops::Range;
+
 use murmur_protocol::bulk::ChunkedValues;
 use murmur_protocol::manifest::OptimizerSpec;
 use murmur_protocol::{ModelLayout, Payload};
@@ -98,24 +100,31 @@ pub struct Counters {
 }
 
 impl Engine {
-    /// Takes over a model from all chunks of peers' [`Selection::State`]: replaces the parameters and the slow weights, forgets
-    /// both momenta and warms up again.
+    /// Takes over a model from all chunks of peers' [`Selection::State`], or what of it is exchanged from here: replaces the parameters and
+    /// the slow weights, forgets both momenta and warms up again.
     ///
     /// # Errors
     /// When the values are for another model or not finite; nothing has changed then.
     pub fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
-        let parameters = self.layout().parameters();
+        let held = self.held();
+        let expected = held.iter().map(Range::len).sum();
         let actual = chunks.iter().map(Payload::len).sum::<usize>() / 4;
-        if actual != parameters {
-            return Err(TrainingError::WrongLength { what: "a peer's state", expected: parameters, actual });
+        if actual != expected {
+            return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual });
         }
-        let state = ChunkedValues::new(chunks, parameters).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
-        let copy = |start: usize, place: &mut [f32]| state.copy_to(start, place);
-        self.replica.edit_parameters(&mut |values| copy(0, values))?;
-        self.local_progress = LocalProgress::reading(parameters, copy);
+        let state = ChunkedValues::new(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let local_progress = &mut self.local_progress;
+        self.replica.edit_parameters(&mut |values| {
+            let mut next = 0;
+            for Range { start, end } in &held {
+                state.copy_to(next, &mut values[*start..*end]);
+                next += end - start;
+            }
+            *local_progress = LocalProgress::new(values);
+        })?;
         if let Some(outer) = &mut self.outer {
-            let mut slow_weights = vec![0.0; parameters];
-            copy(0, &mut slow_weights);
+            let mut slow_weights = vec![0.0; expected];
+            state.copy_to(0, &mut slow_weights);
             outer.restart(slow_weights);
         }
         self.reset_optimizer()
@@ -137,7 +146,15 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn save(&mut self) -> Result<EngineState, TrainingError> {
+        // Parts that other machines exchange come with the moments: what has moved those since the last time is not asked for.
+        let before = match self.holding().is_all() {
+            true => None,
+            false => Some(self.local_progress.sample(&self.replica.parameters()?)),
+        };
         let (moments, optimizer_steps) = self.replica.moments()?;
+        if let Some(before) = before {
+            self.local_progress.leave_out(&before, &self.replica.parameters()?);
+        }
         Ok(EngineState {
             parameters: self.parameters()?,
             first_moment: moments.first,

@@ -1,6 +1,8 @@
 //! An engine of a captain: other machines hold a part of its model.
 
-use murmur_protocol::RunManifest;
+use std::ops::Range;
+
+use murmur_protocol::{Holding, RunManifest};
 
 use super::cut::why_not_cut;
 use super::{Engine, TrainingError, TrainingOptions, check_length};
@@ -33,5 +35,39 @@ impl Engine {
         }
         let replica = TeamReplica::new(manifest, base, options, team);
         Engine::around(manifest, corpus, node, Box::new(replica), 1)
+    }
+
+    /// Which fragments of the model are exchanged from here: all, but for those that helpers of a team exchange by themselves. It changes
+    /// in steps alone, and in [`Engine::end_training`].
+    pub fn holding(&self) -> Holding {
+        self.replica.holding()
+    }
+
+    /// No step follows. What helpers exchanged by themselves comes back here, as far as they can be reached.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn end_training(&mut self) -> Result<(), TrainingError> {
+        Ok(self.replica.end_training()?)
+    }
+
+    /// The parameters that are exchanged from here, in order.
+    pub(super) fn held(&self) -> Vec<Range<usize>> {
+        self.fragments.held(self.holding()).collect()
+    }
+
+    /// What of the whole model is exchanged from here, one stretch behind the other.
+    pub(super) fn of_held(&self, values: Vec<f32>) -> Vec<f32> {
+        if self.holding().is_all() {
+            return values;
+        }
+        self.held().into_iter().flat_map(|range| values[range].iter().copied()).collect()
+    }
+
+    /// How far training has moved the whole model, from how far it has moved what is exchanged from here: all else stays as it was copied
+    /// last.
+    pub(super) fn of_all(&self, moved: f64) -> f64 {
+        let held: usize = self.held().iter().map(Range::len).sum();
+        moved * (self.layout().parameters() as f64 / held.max(1) as f64).sqrt()
     }
 }

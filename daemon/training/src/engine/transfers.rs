@@ -94,10 +94,11 @@ impl Engine {
         let taken = match selection {
             Selection::Part(part) => {
                 let range = self.fragments.range(part.fragment);
-                taken(&mut self.local_progress, &mut self.last_copy, &values, range)
+                let taken = taken(&mut self.local_progress, &mut self.last_copy, &values, range);
+                Taken { local_progress: self.of_all(taken.local_progress), ..taken }
             }
             Selection::State | Selection::Replica => {
-                Taken { values: Snapshot::from(values.into_owned()), local_progress: 0.0 }
+                Taken { values: Snapshot::from(self.of_held(values.into_owned())), local_progress: 0.0 }
             }
         };
         Ok(SnapshotUnderWay(Copying::Here(taken)))

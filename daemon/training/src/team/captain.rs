@@ -9,9 +9,10 @@ use murmur_protocol::manifest::TransformerModel;
 use murmur_protocol::numerics::StreamCodec;
 use murmur_protocol::team::{CaptainEvent, Cut, CutStage, LayerRange, Outcome, StateKind, StepFactors, Stream, Wire};
 use murmur_protocol::team::{Work, WorkKind};
-use murmur_protocol::{Payload, PeerId, RunManifest};
+use murmur_protocol::{Holding, Payload, PeerId, RunManifest};
 
 use super::kept::{Kept, pieces};
+use super::membership::left_for_captain;
 use super::part::{PartOutput, Piece, TeamPart, base_tensors, layouts};
 use super::state::{PartState, StateError};
 use super::streams::{decoded, encoded};
@@ -130,6 +131,11 @@ impl CaptainModel {
         let codec = (StreamCodec::new(wire, width), width);
         let (own, cut, passing) = (None, None, Passing::default());
         CaptainModel { manifest, base, device, threads, options, codec, kept, own, cut, passing }
+    }
+
+    /// What of the model is left for the captain to exchange where helpers of this cut exchange their layers by themselves.
+    pub(super) fn left_for_captain(&self, cut: &Cut) -> Holding {
+        left_for_captain(&self.manifest, cut)
     }
 
     /// Builds the own stages of a cut from what is kept and from the own stages there are.

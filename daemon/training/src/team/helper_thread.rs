@@ -4,9 +4,12 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use murmur_protocol::team::{Helper, HelperConfig, HelperEffect, HelperEvent, TeamCounts, TeamNotice};
-use murmur_protocol::{PeerId, Time};
+use murmur_protocol::team::{
+    Helper, HelperConfig, HelperEffect, HelperEvent, Membership, TeamCounts, TeamNotice, WorkKind,
+};
+use murmur_protocol::{Event, PeerId, Time, TrainerOrder};
 
+use super::lent_member::{LentMember, NewMember};
 use super::lent_stage::HelperStage;
 use super::wire::{Fact, Facts, Heard, TeamWire, Told, Word};
 use crate::engine::TrainingError;
@@ -31,6 +34,12 @@ pub enum HelperNews<'a> {
     Notice(&'a TeamNotice),
     /// How far it is; after each batch.
     Progress(HelperProgress),
+    /// It is to be a member of the swarm by itself from now on, with a core whose orders to its trainer come by [`HelperControl`].
+    MemberBegins(Box<NewMember>),
+    /// A fact for that core.
+    OfMember(Event),
+    /// It is a member no more.
+    MemberEnds,
 }
 
 /// Where a helper's owner hears of it.
@@ -50,6 +59,16 @@ impl HelperControl {
     /// The captain is asked to go on without this helper.
     pub fn leave(&self) {
         let _ = self.0.0.try_send(Fact::Leave);
+    }
+
+    /// Hands over an order of the core of a member. `false` where the thread has ended.
+    pub fn order(&self, order: TrainerOrder) -> bool {
+        self.0.0.send(Fact::Order(Box::new(order))).is_ok()
+    }
+
+    /// The core of a member has reached nobody of its swarm.
+    pub fn found_apart(&self) {
+        let _ = self.0.0.try_send(Fact::Apart);
     }
 
     /// At once, whatever the captain says.
@@ -76,6 +95,7 @@ impl HelperThread {
             clock: Instant::now(),
             wire,
             on_news,
+            member: None,
             busy: Duration::ZERO,
             shown: TeamCounts::default(),
             connected: None,
@@ -116,6 +136,8 @@ struct Pump {
     clock: Instant,
     wire: Box<dyn TeamWire>,
     on_news: OnNews,
+    /// While it is a member of the swarm by itself.
+    member: Option<LentMember>,
     busy: Duration,
     /// As they were told last.
     shown: TeamCounts,
@@ -133,6 +155,16 @@ impl Pump {
                     leaves = true;
                     HelperEvent::LeaveWanted
                 }
+                Ok(Fact::Order(order)) => {
+                    let refused = |order: TrainerOrder| order.request().map(|request| Event::RequestFailed { request });
+                    let reply = match &mut self.member {
+                        Some(member) => member.order(*order),
+                        None => refused(*order),
+                    };
+                    reply.into_iter().for_each(|event| (self.on_news)(HelperNews::OfMember(event)));
+                    HelperEvent::TimePassed
+                }
+                Ok(Fact::Apart) => HelperEvent::FoundApart,
                 Err(RecvTimeoutError::Timeout) => HelperEvent::TimePassed,
                 Ok(Fact::End | Fact::Owner(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
@@ -144,6 +176,10 @@ impl Pump {
                     self.helper.handle(now, reply);
                 }
             }
+            if let Some(member) = self.member.as_mut().filter(|_| !self.helper.is_in_batch()) {
+                let replies = member.carry_out(&mut self.stage);
+                replies.into_iter().for_each(|event| (self.on_news)(HelperNews::OfMember(event)));
+            }
             let counts = self.helper.counts();
             if counts != self.shown {
                 self.shown = counts;
@@ -154,6 +190,28 @@ impl Pump {
                 return Ok(());
             }
         }
+    }
+
+    /// Becomes a member of the swarm, stays one, or is none any more.
+    fn average(&mut self, membership: Option<Membership>) -> Result<(), TrainingError> {
+        let Some(Membership { ticket, progress }) = membership else {
+            if self.member.take().is_some() {
+                (self.on_news)(HelperNews::MemberEnds);
+            }
+            return Ok(());
+        };
+        if self.member.is_none() {
+            self.member = LentMember::new(&mut self.stage, progress)?;
+            if let (Some(member), Some((manifest, _))) = (&self.member, self.stage.of_run()) {
+                let (manifest, share) = (manifest.clone(), member.share().clone());
+                let new = NewMember { manifest, share, ticket, report: member.report() };
+                (self.on_news)(HelperNews::MemberBegins(Box::new(new)));
+            }
+        }
+        if let Some(member) = &mut self.member {
+            member.begin(progress);
+        }
+        Ok(())
     }
 
     fn now(&self) -> Time {
@@ -205,7 +263,14 @@ impl Pump {
                 self.stage.unload();
                 None
             }
+            HelperEffect::Average { membership } => {
+                self.average(membership)?;
+                None
+            }
             HelperEffect::Compute { work, input } => {
+                if let Some(member) = self.member.as_mut().filter(|_| work.kind == WorkKind::Forward) {
+                    member.forward(input.rows);
+                }
                 let computed = self.stage.compute(work, &input);
                 self.busy += begin.elapsed();
                 Some(computed)
@@ -214,6 +279,10 @@ impl Pump {
             HelperEffect::Step { epoch, batch, factors } => {
                 let stepped = self.stage.step(epoch, batch, factors)?;
                 self.busy += begin.elapsed();
+                if let Some(member) = &mut self.member {
+                    let event = member.stepped(self.stage.travel(factors.learning_rate));
+                    (self.on_news)(HelperNews::OfMember(event));
+                }
                 Some(stepped)
             }
             HelperEffect::Discard { .. } => {

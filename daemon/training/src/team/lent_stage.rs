@@ -1,6 +1,7 @@
 //! What a helper does: it holds one stage at a time and carries out the orders of its state machine
 //! ([`murmur_protocol::team`]).
 
+use std::ops::Range;
 use std::time::Instant;
 
 use murmur_protocol::manifest::TransformerModel;
@@ -91,6 +92,32 @@ impl HelperStage {
     /// Whether there is one.
     pub fn is_loaded(&self) -> bool {
         self.stage.is_some()
+    }
+
+    /// The run of the stage, and its layers; `None` where there is none.
+    pub(super) fn of_run(&self) -> Option<(&RunManifest, Range<u32>)> {
+        self.stage.as_ref().map(|held| (&held.manifest, held.spec.layers.clone()))
+    }
+
+    /// A copy of the stage's parameters.
+    ///
+    /// # Errors
+    /// As [`HelperStage::sum`].
+    pub(super) fn parameters(&mut self) -> Result<Vec<f32>, TrainingError> {
+        self.part()?.parameters()
+    }
+
+    /// Changes the stage's parameters, between two batches.
+    ///
+    /// # Errors
+    /// As [`HelperStage::sum`].
+    pub(super) fn edit(&mut self, edit: &mut dyn FnMut(&mut [f32])) -> Result<(), TrainingError> {
+        self.part()?.edit(edit)
+    }
+
+    /// How far a step at this learning rate moves the stage's parameters, at most: a Euclidean norm.
+    pub(super) fn travel(&mut self, learning_rate: f64) -> f64 {
+        self.part().map_or(0.0, |part| part.travel(learning_rate))
     }
 
     /// Carries out a piece of work.

@@ -5,12 +5,15 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use candle_core::{Error, Result};
+use murmur_protocol::Holding;
 use murmur_protocol::team::{
-    BatchOutcome, CaptainConfig, CaptainEffect, CaptainEvent, DropReason, Lanes, StateKind, TeamPhase, WriteOutcome,
+    BatchOutcome, CaptainConfig, CaptainEffect, CaptainEvent, DropReason, Lanes, Membership as TeamMembership,
+    StateKind, TeamPhase, WriteOutcome,
 };
 
 use super::captain::{CaptainModel, Passing};
 use super::captain_thread::{CaptainThread, OnNotice, Order, TeamView};
+use super::membership::SwarmTicket;
 use super::part::Piece;
 use super::state::PartState;
 use super::wire::{Facts, TeamWire, Told};
@@ -56,6 +59,21 @@ pub(super) enum Ended {
     Written,
 }
 
+/// Which of the team's machines exchange what with the swarm.
+#[derive(Debug, Default)]
+pub(super) struct Membership {
+    /// What is exchanged from here now: the whole model, or what helpers do not exchange by themselves.
+    pub(super) holding: Holding,
+    /// What is left for the captain where helpers of this cut do.
+    left: Holding,
+    /// Swarm progress of the next step.
+    pub(super) progress: f64,
+    /// No step follows.
+    is_over: bool,
+    /// Whether the captain's part has changed since the batch under way was asked for.
+    has_changed: bool,
+}
+
 /// See the file's documentation.
 pub(super) struct Owner {
     pub(super) model: CaptainModel,
@@ -68,6 +86,9 @@ pub(super) struct Owner {
     pub(super) members: f64,
     /// Whether helpers' states are copied after each step, so that those kept are always of now.
     pub(super) copies_after_steps: bool,
+    /// How helpers come to the swarm.
+    pub(super) ticket: SwarmTicket,
+    pub(super) membership: Membership,
     /// Whether what is kept of helpers' parameters, and of their moments, is older than the last step.
     pub(super) is_old: [bool; 2],
     /// What helpers are to write of what is kept: it has changed since they had it.
@@ -144,6 +165,8 @@ impl Owner {
     fn carry_out(&mut self, order: Order) -> std::result::Result<Option<Ended>, TrainingError> {
         match order.effect {
             CaptainEffect::Load { epoch, cut } => {
+                self.membership.holding = Holding::ALL;
+                self.membership.left = self.model.left_for_captain(&cut);
                 let result = self.model.load(epoch, cut).map_err(|error| error.to_string());
                 self.tell(CaptainEvent::Loaded { epoch, result });
             }
@@ -157,7 +180,7 @@ impl Owner {
             }
             CaptainEffect::Step { epoch, batch, factors } => {
                 self.model.step(factors)?;
-                self.is_old = [!self.copies_after_steps; 2];
+                self.is_old = [!self.copies_after_steps || self.has_members(); 2];
                 self.tell(CaptainEvent::Stepped { epoch, batch });
             }
             CaptainEffect::Discard { .. } => self.model.discard()?,
@@ -271,14 +294,23 @@ impl Owner {
         Ok(())
     }
 
+    /// Where helpers exchange their layers by themselves, what is kept of those may be old without moments: nobody is shown them.
     pub(super) fn state(&mut self, with_moments: bool) -> Result<PartState> {
-        self.refresh(with_moments)?;
+        if with_moments || !self.has_members() {
+            self.refresh(with_moments)?;
+        }
         self.model.state().map_err(|error| team_error(&error))
     }
 
     /// Gives every machine its part of a new state: at once where the team is whole, else as soon as it is.
+    ///
+    /// Where helpers exchange their layers by themselves it is new in the captain's part alone.
     pub(super) fn set_state(&mut self, state: &PartState) -> Result<()> {
         self.model.set_state(state).map_err(|error| team_error(&error))?;
+        if self.has_members() {
+            self.membership.has_changed = true;
+            return Ok(());
+        }
         self.is_old[0] = false;
         self.is_old[1] &= state.moments.is_none();
         if self.setup.is_some() {
@@ -292,6 +324,33 @@ impl Owner {
             _ => Some(StateKind::Parameters),
         };
         self.is_ready_within(PATIENCE, false).map(drop)
+    }
+
+    /// Whether helpers exchange their layers by themselves.
+    fn has_members(&self) -> bool {
+        !self.membership.holding.is_all()
+    }
+
+    /// Tells helpers whether they are to exchange their layers by themselves from the next batch on.
+    fn decide_membership(&mut self) {
+        let Membership { left, progress, is_over, .. } = self.membership;
+        let is_apart = self.view.status().is_some_and(|status| status.is_apart);
+        let ticket = self.ticket.get().filter(|_| !left.is_all() && !is_over && !is_apart);
+        let membership = ticket.map(|ticket| TeamMembership { ticket: ticket.to_owned(), progress });
+        self.membership.holding = if membership.is_some() { left } else { Holding::ALL };
+        self.membership.has_changed = false;
+        self.tell(CaptainEvent::MembershipDecided { membership });
+    }
+
+    /// No step follows: the captain exchanges all of the model again, from what helpers have now.
+    pub(super) fn end_membership(&mut self) -> Result<()> {
+        self.membership.is_over = true;
+        if self.has_members() {
+            self.is_ready_within(EVALUATION_PATIENCE, false)?;
+            self.decide_membership();
+            self.refresh(true)?;
+        }
+        Ok(())
     }
 
     /// Tries one batch; `None` where it came to nothing and is to be tried again.
@@ -311,12 +370,13 @@ impl Owner {
             self.model.passing = Passing { pieces, share, ..Passing::default() };
             self.asked = Asked::Batch;
             self.idle_since = Instant::now();
+            self.decide_membership();
             self.tell(CaptainEvent::BatchWanted { lanes: lanes_of(&counts) });
         }
         match self.until_ended()? {
             None => self.waiting(),
             // It was asked for before the state changed: some stages may have computed with the one before.
-            Some(Ended::Gathered) if self.unwritten.is_some() => Ok(None),
+            Some(Ended::Gathered) if self.unwritten.is_some() || self.membership.has_changed => Ok(None),
             Some(Ended::Gathered) => {
                 self.count_wait();
                 Ok(Some(self.model.passing.losses))

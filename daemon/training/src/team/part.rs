@@ -210,6 +210,18 @@ impl TeamPart {
         self.set_state(state)
     }
 
+    pub(super) fn parameters(&self) -> Result<Vec<f32>, TrainingError> {
+        Ok(self.stage.replica().parameters()?.into_owned())
+    }
+
+    pub(super) fn edit(&mut self, edit: &mut dyn FnMut(&mut [f32])) -> Result<(), TrainingError> {
+        Ok(self.stage.replica_mut().edit_parameters(edit)?)
+    }
+
+    pub(super) fn travel(&self, learning_rate: f64) -> f64 {
+        self.stage.replica().optimizer().travel(learning_rate)
+    }
+
     pub(super) fn state(&self) -> Result<PartState, TrainingError> {
         let replica = self.stage.replica();
         Ok(PartState { parameters: replica.parameters()?.into_owned(), moments: Some(replica.moments()?) })

@@ -12,12 +12,13 @@ use candle_core::{Error, Result};
 use murmur_protocol::team::{
     BatchOutcome, CaptainConfig, CaptainEvent, DropReason, Place, StepFactors, TeamTimeouts, Wire,
 };
-use murmur_protocol::{ModelLayout, RunManifest};
+use murmur_protocol::{Holding, ModelLayout, RunManifest};
 
 use super::captain::{CaptainModel, Passing, TeamBase};
 use super::captain_thread::{OnNotice, TeamView};
 use super::costs::{costs, rows};
-use super::owner::{Asked, EVALUATION_PATIENCE, Ended, Owner, PATIENCE, Setup, lanes_of};
+use super::membership::SwarmTicket;
+use super::owner::{Asked, EVALUATION_PATIENCE, Ended, Membership, Owner, PATIENCE, Setup, lanes_of};
 use super::part::{PartLengths, Piece, layouts};
 use super::state::PartState;
 use super::wire::{Facts, TeamWire, Told};
@@ -48,6 +49,8 @@ pub struct TeamOptions {
     pub carrier: Box<dyn TeamWire>,
     /// Where the team's facts come together: the wire tells its own there.
     pub facts: (Told, Facts),
+    /// How helpers come to the captain's swarm, to exchange their own layers there.
+    pub ticket: SwarmTicket,
     /// What people see.
     pub view: TeamView,
     /// Where people hear what happens.
@@ -112,6 +115,8 @@ impl TeamReplica {
             squares: vec![0.0; layout.tensors().len()],
             members: 1.0,
             copies_after_steps,
+            ticket: team.ticket,
+            membership: Membership::default(),
             is_old: [false; 2],
             unwritten: None,
             waits: None,
@@ -214,6 +219,18 @@ impl Replica for TeamReplica {
     fn set_members(&mut self, members: f64) {
         self.optimizer.set_members(members);
         self.owner().members = members;
+    }
+
+    fn holding(&self) -> Holding {
+        self.owner().membership.holding
+    }
+
+    fn on_progress(&mut self, progress: f64) {
+        self.owner().membership.progress = progress;
+    }
+
+    fn end_training(&mut self) -> Result<()> {
+        self.owner().end_membership()
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {

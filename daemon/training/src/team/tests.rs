@@ -17,6 +17,7 @@ use crate::model::transformer_of;
 use crate::ops::Kernels;
 use crate::{BaseWeights, Corpus, Device, EngineState, StepReport};
 
+mod membership;
 mod on_gpu;
 mod streams;
 mod synchronous;
@@ -143,6 +144,8 @@ fn place(operations_per_second: f64) -> Place {
 
 /// A team in which the captain keeps as little as it can.
 struct Team {
+    /// How helpers come to the swarm, once it is set.
+    ticket: SwarmTicket,
     board: Switchboard,
     view: TeamView,
     notices: Arc<Mutex<Vec<TeamNotice>>>,
@@ -178,6 +181,7 @@ impl Team {
         board.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(CAPTAIN), told.clone());
         let mut team = Team {
             board: board.clone(),
+            ticket: SwarmTicket::default(),
             view: view.clone(),
             notices: notices.clone(),
             helpers: BTreeMap::new(),
@@ -203,6 +207,7 @@ impl Team {
             },
             carrier: Box::new(Plugged { me: peer(CAPTAIN), board, manner: Manner::default() }),
             facts: (told, heard),
+            ticket: team.ticket.clone(),
             view,
             on_notice,
         };
@@ -217,6 +222,10 @@ impl Team {
     }
 
     fn help_as(&mut self, number: u8, options: TrainingOptions, manner: Manner) {
+        self.help_telling(number, options, manner, Box::new(|_| {}));
+    }
+
+    fn help_telling(&mut self, number: u8, options: TrainingOptions, manner: Manner, on_news: OnNews) {
         let (told, heard) = facts();
         self.board.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(number), told.clone());
         let offer = Offer {
@@ -229,7 +238,7 @@ impl Team {
         let config = HelperConfig { offer, kept_for: Duration::from_secs(600) };
         let wire = Box::new(Plugged { me: peer(number), board: self.board.clone(), manner });
         let stage = HelperStage::new(self.device.clone(), 1, options);
-        self.helpers.insert(number, HelperThread::start(config, stage, (told, heard), wire, Box::new(|_| {})));
+        self.helpers.insert(number, HelperThread::start(config, stage, (told, heard), wire, on_news));
         self.board.connect(peer(CAPTAIN), peer(number));
     }
 

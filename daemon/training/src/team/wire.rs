@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use murmur_protocol::team::{CaptainEvent, FRAME_HEADER_BYTES, Frame, FrameHeader, StateHeader, TeamMessage};
-use murmur_protocol::{Payload, PeerId, codec};
+use murmur_protocol::{Payload, PeerId, TrainerOrder, codec};
 
 /// Facts that may wait for a machine's thread. It takes microseconds for most; while it computes, streams wait here, of which
 /// each side has a few under way.
@@ -113,6 +113,10 @@ pub(super) enum Fact {
     Owner(Box<CaptainEvent>),
     /// By a helper's owner: what it has to give has changed, or it wants to leave.
     Leave,
+    /// By the core of a helper that is a member of the swarm.
+    Order(Box<TrainerOrder>),
+    /// That core has reached nobody.
+    Apart,
     /// Nobody needs the thread any more.
     End,
 }

@@ -1,0 +1,131 @@
+//! Which fragments of the model the machines of a team exchange by themselves.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use murmur_protocol::team::Cut;
+use murmur_protocol::{Fragments, Holding, RunManifest};
+
+use super::part::layouts;
+use crate::model::{StageSpec, trained_layout};
+
+/// How others come to the captain's swarm, a [`Ticket`](murmur_protocol::Ticket): nobody knows it before the captain listens there. Clones
+/// share it.
+#[derive(Clone, Debug, Default)]
+pub struct SwarmTicket(Arc<OnceLock<String>>);
+
+impl SwarmTicket {
+    /// From now on it is known. Only the first one counts.
+    pub fn set(&self, ticket: String) {
+        let _ = self.0.set(ticket);
+    }
+
+    pub(super) fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+/// What of a run's model a helper's layers are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Their fragments.
+    pub holding: Holding,
+    /// Their parameters, among all that the run trains.
+    pub range: Range<usize>,
+    /// How many parameters the run trains.
+    pub of: usize,
+}
+
+impl Share {
+    /// Of these layers; `None` where fragments do not begin and end with them.
+    pub fn of(manifest: &RunManifest, layers: Range<u32>) -> Option<Share> {
+        let all = trained_layout(manifest);
+        let own = layouts(manifest, &StageSpec { layers, embeds: false, predicts: false }).1;
+        let first = all.tensor(&own.tensors().first()?.name)?.offset;
+        let range = first..first + own.parameters();
+        let fragments = Fragments::of(&manifest.gossip, &all);
+        let is_inside = |index: &u16| {
+            let fragment = fragments.held(Holding::of([*index])).next().unwrap_or_default();
+            range.start <= fragment.start && fragment.end <= range.end
+        };
+        let inside: Vec<u16> = fragments.filled().filter(is_inside).collect();
+        if inside.is_empty() {
+            return None;
+        }
+        let holding = Holding::of(inside);
+        let covered: usize = fragments.held(holding).map(|fragment| fragment.len()).sum();
+        (covered == range.len()).then_some(Share { holding, range, of: all.parameters() })
+    }
+}
+
+/// What is left for the captain of a cut where each helper exchanges its own fragments; the whole model where they cannot: stages are no
+/// whole fragments, nothing is left, or members of the run average otherwise than one fragment at a time.
+pub(super) fn left_for_captain(manifest: &RunManifest, cut: &Cut) -> Holding {
+    if manifest.synchronous.is_on() || manifest.gossip.outer_learning_rate > 0.0 {
+        return Holding::ALL;
+    }
+    let shares = cut.of_helpers().map(|(_, _, stage)| Share::of(manifest, stage.layers.numbers()));
+    let Some(shares) = shares.collect::<Option<Vec<Share>>>() else { return Holding::ALL };
+    let fragments = Fragments::of(&manifest.gossip, &trained_layout(manifest));
+    let is_left = |index: &u16| !shares.iter().any(|share| share.holding.holds(*index));
+    let left: Vec<u16> = fragments.filled().filter(is_left).collect();
+    if shares.is_empty() || left.is_empty() { Holding::ALL } else { Holding::of(left) }
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::PeerId;
+    use murmur_protocol::manifest::{FragmentCut, ModelSpec, TransformerModel};
+    use murmur_protocol::team::{CutStage, LayerRange};
+
+    use super::*;
+
+    fn run(cut: FragmentCut, fragments: u16) -> RunManifest {
+        let mut manifest = RunManifest::default();
+        let model =
+            TransformerModel { width: 32, layers: 4, heads: 2, key_value_heads: 2, ..TransformerModel::default() };
+        manifest.model = ModelSpec::Transformer(model);
+        (manifest.gossip.cut, manifest.gossip.fragments) = (cut, fragments);
+        manifest
+    }
+
+    fn cut(stages: &[(bool, u32, u32)]) -> Cut {
+        let stage = |(helps, first, end): &(bool, u32, u32)| CutStage {
+            helper: helps.then(|| PeerId::from_public_key([*first as u8 + 1; 32])),
+            layers: LayerRange { first: *first, end: *end },
+            embeds: *end == 0,
+            predicts: *end == 4 && !helps,
+            in_flight: 1,
+        };
+        Cut { stages: stages.iter().map(stage).collect(), tokens_per_second: 1.0 }
+    }
+
+    #[test]
+    fn a_helper_has_the_fragments_that_its_layers_are_and_the_captain_the_others() {
+        let manifest = run(FragmentCut::Layers, 60);
+        let fragments = Fragments::of(&manifest.gossip, &trained_layout(&manifest));
+        let layers: Vec<Share> =
+            (0..4).map(|layer| Share::of(&manifest, layer..layer + 1).expect("a fragment")).collect();
+        for (share, next) in layers.iter().zip(&layers[1..]) {
+            assert_eq!(share.range.end, next.range.start);
+            assert_eq!(fragments.held(share.holding).map(|range| range.len()).sum::<usize>(), share.range.len());
+        }
+        let two = Share::of(&manifest, 1..3).expect("two fragments");
+        assert_eq!(two.range, layers[1].range.start..layers[2].range.end);
+        let left = left_for_captain(&manifest, &cut(&[(false, 0, 0), (true, 0, 3), (false, 3, 4)]));
+        let holds = |share: &Share| share.holding.fragments(60).all(|index| left.holds(index));
+        assert_eq!(layers.iter().map(holds).collect::<Vec<_>>(), [false, false, false, true]);
+        assert!(!left.is_all() && left.holds(fragments.filled().next().expect("the embedding")));
+    }
+
+    #[test]
+    fn a_captain_exchanges_all_where_stages_are_no_fragments() {
+        let team = cut(&[(false, 0, 0), (true, 0, 3), (false, 3, 4)]);
+        assert!(left_for_captain(&run(FragmentCut::Blocks, 60), &team).is_all());
+        assert!(left_for_captain(&run(FragmentCut::Layers, 1), &team).is_all());
+        assert!(left_for_captain(&run(FragmentCut::Layers, 60), &cut(&[(false, 0, 4)])).is_all(), "no helper");
+        let mut outer = run(FragmentCut::Layers, 60);
+        outer.gossip.outer_learning_rate = 0.7;
+        assert!(left_for_captain(&outer, &team).is_all());
+    }
+}
