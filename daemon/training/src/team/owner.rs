@@ -180,7 +180,7 @@ impl Owner {
             }
             CaptainEffect::Step { epoch, batch, factors } => {
                 self.model.step(factors)?;
-                self.is_old = [!self.copies_after_steps || self.has_members(); 2];
+                self.is_old = [!self.copies_after_steps; 2];
                 self.tell(CaptainEvent::Stepped { epoch, batch });
             }
             CaptainEffect::Discard { .. } => self.model.discard()?,
@@ -281,7 +281,7 @@ impl Owner {
 
     /// Fetches what helpers have where what is kept is older and the team is whole.
     fn refresh(&mut self, with_moments: bool) -> Result<()> {
-        let is_old = self.is_old[0] || (with_moments && self.is_old[1]);
+        let is_old = self.has_members() || self.is_old[0] || (with_moments && self.is_old[1]);
         if !is_old || !self.is_ready_within(PATIENCE, false)? {
             return Ok(());
         }
@@ -337,6 +337,10 @@ impl Owner {
         let is_apart = self.view.status().is_some_and(|status| status.is_apart);
         let ticket = self.ticket.get().filter(|_| !left.is_all() && !is_over && !is_apart);
         let membership = ticket.map(|ticket| TeamMembership { ticket: ticket.to_owned(), progress });
+        if self.has_members() && membership.is_none() {
+            // Exchanges may have changed what helpers have since it was copied.
+            self.is_old = [true; 2];
+        }
         self.membership.holding = if membership.is_some() { left } else { Holding::ALL };
         self.membership.has_changed = false;
         self.tell(CaptainEvent::MembershipDecided { membership });

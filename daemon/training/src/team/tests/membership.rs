@@ -10,7 +10,7 @@ use super::*;
 /// What a helper tells of its membership.
 #[derive(Debug)]
 enum Told {
-    Begins(NewMember),
+    Begins(Box<NewMember>),
     Of(Event),
     Ends,
 }
@@ -18,7 +18,7 @@ enum Told {
 impl Told {
     fn of(news: HelperNews<'_>) -> Option<Told> {
         match news {
-            HelperNews::MemberBegins(new) => Some(Told::Begins(*new)),
+            HelperNews::MemberBegins(new) => Some(Told::Begins(new)),
             HelperNews::OfMember(event) => Some(Told::Of(event)),
             HelperNews::MemberEnds => Some(Told::Ends),
             HelperNews::Notice(_) | HelperNews::Progress(_) => None,
@@ -33,7 +33,7 @@ struct Begun {
     team: Team,
     whole: Engine,
     told: Receiver<Told>,
-    new: NewMember,
+    new: Box<NewMember>,
     requests: u64,
 }
 
@@ -108,7 +108,7 @@ fn a_helper_that_exchanges_its_layers_by_itself_keeps_the_bits_of_one_machine() 
     let copied = begun.order(|request| TrainerOrder::TakeSnapshot { request, selection });
     let Event::SnapshotTaken { snapshot, report, .. } = copied else { panic!("{copied:?}") };
     let expected = begun.whole.snapshot(selection).expect("a copy");
-    assert_eq!(snapshot.values(), expected.values.values());
+    assert!(snapshot.values() == expected.values.values(), "a copy of other values");
     assert_eq!(report.progress, 2.0, "the captain's");
     let state = begun.order(|request| TrainerOrder::TakeSnapshot { request, selection: Selection::State });
     let Event::SnapshotTaken { snapshot, .. } = state else { panic!("{state:?}") };
@@ -145,7 +145,10 @@ fn a_helper_that_exchanges_its_layers_by_itself_keeps_the_bits_of_one_machine() 
     begun.order(|request| TrainerOrder::ApplyCorrection { request, part: of_helper, correction, progress_shift: 0.0 });
     begun.engine.end_training().expect("a copy");
     assert!(begun.engine.holding().is_all());
-    assert_eq!(begun.engine.parameters().expect("all"), begun.whole.parameters().expect("all"));
+    assert!(
+        begun.engine.parameters().expect("all") == begun.whole.parameters().expect("all"),
+        "what came in last is missing"
+    );
     assert!(matches!(begun.told.recv_timeout(Duration::from_secs(60)), Ok(Told::Ends)));
     let late = begun.order(|request| TrainerOrder::TakeSnapshot { request, selection });
     assert!(matches!(late, Event::RequestFailed { .. }), "{late:?}");
@@ -164,7 +167,7 @@ fn a_captain_takes_up_its_own_part_of_a_state_alone() {
     begun.engine.end_training().expect("a copy");
     let mut expected = before;
     held.into_iter().for_each(|range| expected[range].fill(0.5));
-    assert_eq!(begun.engine.parameters().expect("all"), expected);
+    assert!(begun.engine.parameters().expect("all") == expected, "its own part alone is replaced");
 }
 
 #[test]
