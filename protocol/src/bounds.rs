@@ -192,6 +192,10 @@ pub const STATE_RETRY: Duration = Duration::from_millis(500);
 /// How often a joiner that nobody can help says so.
 pub const WAITING_NOTICE_PERIOD: Duration = Duration::from_secs(10);
 
+/// How long a node whose model is older than what it has exchanged looks for somebody to copy it from. A guess: members are
+/// found in seconds.
+pub const OUTDATED_FOR: Duration = Duration::from_secs(60);
+
 /// The last exchange of a leaving node may take this long.
 pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
 

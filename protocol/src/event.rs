@@ -199,6 +199,9 @@ pub enum Event {
         /// What it holds now.
         holding: Holding,
     },
+    /// What the trainer has of the model is older than what this node has exchanged: another machine that had the newer values is gone.
+    /// If somebody who can be asked is there within [`OUTDATED_FOR`](crate::bounds::OUTDATED_FOR), the model is copied anew.
+    ModelOutdated,
     /// The owner wants the network left alone: no exchange begins, none is answered, no model is copied or given, until
     /// [`RestEnded`](Event::RestEnded). Training goes on, and so does what is under way.
     RestBegan,

@@ -55,6 +55,8 @@ pub struct Node {
     giving: Giving,
     /// The swarm hardly lets this node's model in any more, so that it copies one anew.
     is_outlier: bool,
+    /// Until when a newer model is looked for: the one that is here is older than what was exchanged.
+    outdated_until: Option<Time>,
     end: RunEnd,
     /// Own exchanges still to be done after the last step.
     final_exchanges_left: u32,
@@ -93,6 +95,7 @@ impl Node {
             joining: Joining::new(me, seed, chunking.clone(), config.first_number, now),
             giving: Giving::new(chunking, *layout.digest()),
             is_outlier: false,
+            outdated_until: None,
             end: config.end,
             final_exchanges_left: 1,
             settlings: Settlings::default(),
@@ -253,6 +256,7 @@ impl Node {
             }
             Event::Reduced { request, result } => self.on_reply(now, request, Reply::Reduced(result)),
             Event::HoldingChanged { holding } => self.on_holding_changed(now, holding),
+            Event::ModelOutdated => self.outdated_until = Some(now + OUTDATED_FOR),
             Event::RestBegan => self.on_rest(now, true),
             Event::RestEnded => self.on_rest(now, false),
         }

@@ -130,3 +130,18 @@ fn when_the_run_is_over_silent_donors_are_given_up_within_ten_minutes() {
     assert_eq!(asked(&node.tell(Event::TimePassed)), None);
     assert!(node.node.next_deadline().is_none_or(|deadline| deadline > node.now));
 }
+
+#[test]
+fn a_model_that_is_older_than_what_was_exchanged_is_copied_anew_from_whoever_comes_soon() {
+    let comes = |node: &mut Responder| asked(&node.tell(Event::PeerConnected { peer: starter(10), addresses: vec![] }));
+    let mut among_others = Responder::new();
+    assert!(comes(&mut among_others).is_none(), "it has a model");
+    assert!(asked(&among_others.tell(Event::ModelOutdated)).is_some(), "somebody is there");
+    for (after, is_copied) in [(bounds::OUTDATED_FOR / 2, true), (bounds::OUTDATED_FOR, false)] {
+        let mut alone = Responder::new();
+        assert!(asked(&alone.tell(Event::ModelOutdated)).is_none(), "nobody is there");
+        alone.now = Time::ZERO + after;
+        assert_eq!(comes(&mut alone).is_some(), is_copied, "whoever comes much later has this node's own model");
+        assert_eq!(alone.node.status().phase, Phase::Training);
+    }
+}

@@ -297,24 +297,6 @@ impl TrainerThread {
         self.stage == Stage::Training && self.engine.has_data() && is_asked
     }
 
-    /// For good, unless others come nearer to this node's model than its end allows.
-    fn end_training(&mut self) {
-        self.stage = Stage::Ended;
-        if let Err(error) = self.engine.end_training() {
-            tracing::error!("layers of helpers cannot be taken back: {error}");
-        }
-        self.tell_holding();
-    }
-
-    /// Before anything is answered by it.
-    fn tell_holding(&mut self) {
-        let holding = self.engine.holding();
-        if holding != self.holding {
-            self.holding = holding;
-            self.tell(Event::HoldingChanged { holding });
-        }
-    }
-
     fn take_shards(&mut self) {
         while let Ok((index, shard)) = self.arrivals.try_recv() {
             self.engine.add_shard(index, shard);

@@ -105,7 +105,7 @@ impl Place {
 
     /// One membership, until `stop` says so.
     async fn member(&self, new: NewMember, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
-        let NewMember { manifest, share, ticket, report } = new;
+        let NewMember { manifest, share, ticket, report, is_outdated } = new;
         let ticket: Ticket = ticket.parse().context("the captain's ticket")?;
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let config = network_config(self.identity.clone(), &manifest, &self.settings, ticket.secret.clone())?;
@@ -134,6 +134,9 @@ impl Place {
         let (pictures, view) = watch::channel(picture);
         let (notices, _) = broadcast::channel(NOTICES_MAX);
         let workers = Workers::start(events.clone());
+        if is_outdated {
+            let _ = events.try_send(Event::ModelOutdated);
+        }
         self.facts.go_to(Some(events));
         note(&format!("member      exchanges {:.0} % of the model by itself", 100.0 * held as f64 / of.max(1) as f64));
         let channels = Channels { events: inbox, pictures, notices, recorder: None };

@@ -82,6 +82,11 @@ pub(crate) trait Replica: Send + Sync {
     /// The next step is at this progress of the swarm, in steps.
     fn on_progress(&mut self, _progress: f64) {}
 
+    /// Whether values of θ have come back since the last call that are older than those that other machines have exchanged.
+    fn take_outdated(&mut self) -> bool {
+        false
+    }
+
     /// No step follows: what other machines exchanged comes back here, as far as they can be reached.
     fn end_training(&mut self) -> Result<()> {
         Ok(())

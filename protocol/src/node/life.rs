@@ -34,6 +34,7 @@ impl Node {
             self.on_ended(now, ended);
         }
         self.choose(now);
+        self.renew(now);
         let progress_missed = self.pairwise.progress_missed(|| self.membership.member_count(now));
         match self.phase {
             Phase::Joining | Phase::Training if self.synchronous.is_some() => {}
@@ -187,6 +188,18 @@ impl Node {
         self.pairwise.on_holding_changed(holding, &mut self.outbox);
         self.giving.on_holding_changed(holding, &mut self.outbox);
         self.joining.on_holding_changed(now, holding);
+    }
+
+    /// What this node has is older than what it, or a machine of its team, has exchanged: it is copied anew, if somebody comes soon who has
+    /// some of it.
+    fn renew(&mut self, now: Time) {
+        let holds_some = |peer| self.pairwise.shares(self.membership.holding(peer));
+        let can_copy = || self.membership.directly_connected().any(holds_some);
+        let is_wanted = self.outdated_until.is_some_and(|until| now < until) && self.synchronous.is_none();
+        if is_wanted && self.phase == Phase::Training && can_copy() {
+            (self.is_outlier, self.outdated_until) = (true, None);
+            self.joining.expect_progress(Some(self.pairwise.training().progress));
+        }
     }
 
     /// A member of a synchronous run has another member's replica, bit for bit.

@@ -274,6 +274,8 @@ pub struct Membership {
     pub ticket: String,
     /// Swarm progress of the model, in steps: finite, at least 0.
     pub progress: f64,
+    /// Whether layers of this team are older than what a helper has exchanged that is gone: the swarm has newer ones.
+    pub is_outdated: bool,
 }
 
 /// What all stages step with.

@@ -68,7 +68,8 @@ fn message(tape: &mut Tape<'_>) -> TeamMessage {
             let lanes = Lanes { first: tape.choice(5) as u32, second: [0, 2, u32::MAX][tape.choice(3)] };
             let ticket = "x".repeat(3000 * tape.choice(3));
             let progress = [7.0, -1.0, f64::NAN][tape.choice(3)];
-            let membership = (tape.choice(2) == 0).then_some(Membership { ticket, progress });
+            let membership =
+                (tape.choice(2) == 0).then_some(Membership { ticket, progress, is_outdated: tape.choice(2) == 0 });
             TeamMessage::Begin { epoch, batch, kind, lanes, membership }
         }
         6 => TeamMessage::Sums {
@@ -306,7 +307,7 @@ pub(super) fn harass_captain(tape: &mut Tape<'_>) -> TeamCounts {
             }
             6 => CaptainEvent::MessageArrived { helper, message: message(tape) },
             7 => {
-                let membership = Membership { ticket: String::new(), progress: 1.0 };
+                let membership = Membership { ticket: String::new(), progress: 1.0, is_outdated: false };
                 CaptainEvent::MembershipDecided { membership: (tape.choice(2) == 0).then_some(membership) }
             }
             8..12 if is_free => {

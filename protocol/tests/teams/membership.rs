@@ -83,7 +83,7 @@ impl Lent {
 }
 
 fn at(progress: f64) -> Option<Membership> {
-    Some(Membership { ticket: "a ticket".to_owned(), progress })
+    Some(Membership { ticket: "a ticket".to_owned(), progress, is_outdated: false })
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! When training ends, and what is done then.
 
+use murmur_protocol::Event;
 use murmur_training::TrainingError;
 
 use super::{Stage, TrainerThread};
@@ -35,6 +36,27 @@ impl TrainerThread {
             TrainingError::NotFinite { .. } if !self.divergence.skipped() => tracing::warn!("at {place}: {error}"),
             TrainingError::NotFinite { .. } => self.give_up(format!("the model has diverged at {place}: {error}")),
             _ => self.give_up(format!("at {place}: {error}")),
+        }
+    }
+
+    /// For good.
+    pub(super) fn end_training(&mut self) {
+        self.stage = Stage::Ended;
+        if let Err(error) = self.engine.end_training() {
+            tracing::error!("layers of helpers cannot be taken back: {error}");
+        }
+        self.tell_holding();
+    }
+
+    /// Before anything is answered by it.
+    pub(super) fn tell_holding(&mut self) {
+        let holding = self.engine.holding();
+        if holding != self.holding {
+            self.holding = holding;
+            self.tell(Event::HoldingChanged { holding });
+        }
+        if self.engine.take_outdated() {
+            self.tell(Event::ModelOutdated);
         }
     }
 

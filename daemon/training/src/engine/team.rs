@@ -43,6 +43,11 @@ impl Engine {
         self.replica.holding()
     }
 
+    /// Whether, since the last call, layers of a helper that exchanged them by itself have begun from an older copy, because it is gone.
+    pub fn take_outdated(&mut self) -> bool {
+        self.replica.take_outdated()
+    }
+
     /// No step follows. What helpers exchanged by themselves comes back here, as far as they can be reached.
     ///
     /// # Errors

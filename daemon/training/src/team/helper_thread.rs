@@ -194,7 +194,7 @@ impl Pump {
 
     /// Becomes a member of the swarm, stays one, or is none any more.
     fn average(&mut self, membership: Option<Membership>) -> Result<(), TrainingError> {
-        let Some(Membership { ticket, progress }) = membership else {
+        let Some(Membership { ticket, progress, is_outdated }) = membership else {
             if self.member.take().is_some() {
                 (self.on_news)(HelperNews::MemberEnds);
             }
@@ -204,7 +204,7 @@ impl Pump {
             self.member = LentMember::new(&mut self.stage, progress)?;
             if let (Some(member), Some((manifest, _))) = (&self.member, self.stage.of_run()) {
                 let (manifest, share) = (manifest.clone(), member.share().clone());
-                let new = NewMember { manifest, share, ticket, report: member.report() };
+                let new = NewMember { manifest, share, ticket, report: member.report(), is_outdated };
                 (self.on_news)(HelperNews::MemberBegins(Box::new(new)));
             }
         }

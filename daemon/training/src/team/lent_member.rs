@@ -179,4 +179,6 @@ pub struct NewMember {
     pub ticket: String,
     /// Where its training stands.
     pub report: TrainingReport,
+    /// Whether the swarm may have newer values of what it holds.
+    pub is_outdated: bool,
 }

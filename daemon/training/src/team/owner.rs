@@ -70,6 +70,10 @@ pub(super) struct Membership {
     pub(super) progress: f64,
     /// No step follows.
     is_over: bool,
+    /// Whether layers that a helper exchanged have begun from an older copy, and whoever exchanges them now was not told.
+    is_outdated: bool,
+    /// Whether helpers exchanged their layers in the last batch, and how many of the team's changes were lost until then.
+    before: (bool, u64),
     /// Whether the captain's part has changed since the batch under way was asked for.
     has_changed: bool,
 }
@@ -181,6 +185,8 @@ impl Owner {
             CaptainEffect::Step { epoch, batch, factors } => {
                 self.model.step(factors)?;
                 self.is_old = [!self.copies_after_steps; 2];
+                // Helpers have heard of it with the batch.
+                self.membership.is_outdated &= !self.has_members();
                 self.tell(CaptainEvent::Stepped { epoch, batch });
             }
             CaptainEffect::Discard { .. } => self.model.discard()?,
@@ -331,12 +337,21 @@ impl Owner {
         !self.membership.holding.is_all()
     }
 
+    /// Whether what is exchanged from here is older, since the last call, than what a helper exchanged that is gone.
+    pub(super) fn take_outdated(&mut self) -> bool {
+        !self.has_members() && std::mem::take(&mut self.membership.is_outdated)
+    }
+
     /// Tells helpers whether they are to exchange their layers by themselves from the next batch on.
     fn decide_membership(&mut self) {
-        let Membership { left, progress, is_over, .. } = self.membership;
-        let is_apart = self.view.status().is_some_and(|status| status.is_apart);
+        let (is_apart, lost) =
+            self.view.status().map_or((false, 0), |status| (status.is_apart, status.counts.revisions_lost));
+        let Membership { left, progress, is_over, before: (were_members, lost_before), .. } = self.membership;
+        self.membership.is_outdated |= were_members && lost > lost_before;
+        let is_outdated = self.membership.is_outdated;
         let ticket = self.ticket.get().filter(|_| !left.is_all() && !is_over && !is_apart);
-        let membership = ticket.map(|ticket| TeamMembership { ticket: ticket.to_owned(), progress });
+        let membership = ticket.map(|ticket| TeamMembership { ticket: ticket.to_owned(), progress, is_outdated });
+        self.membership.before = (membership.is_some(), lost);
         if self.has_members() && membership.is_none() {
             // Exchanges may have changed what helpers have since it was copied.
             self.is_old = [true; 2];

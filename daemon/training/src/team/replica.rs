@@ -229,6 +229,10 @@ impl Replica for TeamReplica {
         self.owner().membership.progress = progress;
     }
 
+    fn take_outdated(&mut self) -> bool {
+        self.owner().take_outdated()
+    }
+
     fn end_training(&mut self) -> Result<()> {
         self.owner().end_membership()
     }
