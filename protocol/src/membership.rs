@@ -266,6 +266,10 @@ impl Membership {
         self.profile.set_speed(tokens_per_second as f32);
     }
 
+    pub(crate) fn own_holding(&self) -> Holding {
+        self.profile.holding
+    }
+
     /// This node holds these fragments now.
     pub(crate) fn on_holding(&mut self, holding: Holding) {
         self.profile.holding = holding;

@@ -25,6 +25,7 @@ use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
 use crate::outbox::{Outbox, Reply};
 use crate::peer::PeerId;
+use crate::profile::MemberView;
 use crate::reputation::Reputation;
 use crate::scheme::Scheme;
 use crate::status::{Counts, Phase, Status};
@@ -162,13 +163,16 @@ impl Node {
 
     /// A picture of the node now.
     pub fn status(&self) -> Status {
+        let members = self.membership.members(self.outbox.now());
+        let share = |(peer, view): (&PeerId, &MemberView)| (*peer, self.pairwise.share_of(view.profile.holding));
         let mut status = Status {
             phase: self.phase,
+            shares: (self.pairwise.share_of(self.membership.own_holding()), members.iter().map(share).collect()),
             copying: (self.phase == Phase::Joining || self.is_copying_anew()).then(|| self.joining.status()),
             end: self.end.clone(),
             connected: self.membership.connected().collect(),
             known: self.membership.known(),
-            members: self.membership.members(self.outbox.now()),
+            members,
             banned: self.membership.banned(self.outbox.now()),
             distrusted: self.reputation.distrusted().collect(),
             offences: self.offences.clone(),

@@ -66,6 +66,9 @@ pub struct Status {
     pub known: Vec<KnownPeer>,
     /// What members say of themselves, connected or heard of; at most [`VIEW_MAX`](crate::bounds::VIEW_MAX).
     pub members: BTreeMap<PeerId, MemberView>,
+    /// Which share of the model's fragments this node holds, above 0 and at most 1, and each of the members: machines that hold one model
+    /// together each say how fast all of it is trained.
+    pub shares: (f64, BTreeMap<PeerId, f64>),
     /// Exchanges so far.
     pub exchanges: ExchangeCounters,
     /// Ξ̂ = ‖s·d‖ / √2 of the last exchange: an estimate of the swarm's disagreement, free of charge.
@@ -114,6 +117,7 @@ impl Status {
             connected: Vec::new(),
             known: Vec::new(),
             members: BTreeMap::new(),
+            shares: (1.0, BTreeMap::new()),
             exchanges: ExchangeCounters::default(),
             disagreement: None,
             interval_steps: 0.0,

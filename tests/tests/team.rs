@@ -1,5 +1,7 @@
 //! Teams of real processes: a captain whose model lies on other machines as well, helpers that are killed, sent away and come back.
 
+mod membership;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -188,6 +188,10 @@ pub struct MemberReport {
     pub name: Option<String>,
     /// Tokens or images a second that it says to train on.
     pub tokens_per_second: f64,
+    /// Share of the model that it holds, 0 to 1: below 1 where several machines hold one model together, and each says how fast they
+    /// train all of it.
+    #[serde(default = "whole")]
+    pub share: f64,
     /// Seconds since anybody heard from it directly.
     pub age_seconds: u32,
     /// Whether it is connected to this node.
@@ -235,18 +239,18 @@ impl NodeReport {
     pub(crate) fn new(status: &Status, outside: &Outside<'_>) -> NodeReport {
         let training = outside.training;
         let members: Vec<MemberReport> =
-            status.members.iter().map(|(peer, view)| member(peer, view, outside)).collect();
+            status.members.iter().map(|(peer, view)| member(peer, view, status, outside)).collect();
         let is_fresh = |member: &&MemberReport| member.age_seconds <= TOLD_SECONDS_MAX;
         // At the end of the run nobody trains any more, and members have told of how fast they were.
         let is_over = status.end.at().is_some_and(|end| training.progress >= end);
         let fresh = members.iter().filter(is_fresh).filter(|_| !is_over);
-        let told = fresh.fold(0.0, |sum, member| sum + member.tokens_per_second);
+        let told = fresh.fold(0.0, |sum, member| sum + member.share * member.tokens_per_second);
         let own = if status.phase == Phase::Training { training.tokens_per_second } else { 0.0 };
         NodeReport {
             name: (!outside.name.is_empty()).then(|| outside.name.to_owned()),
             doing: doing(status, outside),
             outlook: outside.outlook.clone(),
-            swarm_tokens_per_second: own + told,
+            swarm_tokens_per_second: status.shares.0 * own + told,
             members,
             peer: status.me.to_string(),
             run: outside.run.to_owned(),
@@ -322,13 +326,18 @@ pub(crate) fn share_of(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-fn member(peer: &PeerId, view: &MemberView, outside: &Outside<'_>) -> MemberReport {
+fn whole() -> f64 {
+    1.0
+}
+
+fn member(peer: &PeerId, view: &MemberView, status: &Status, outside: &Outside<'_>) -> MemberReport {
     let traffic = outside.peers.get(peer);
     let trip = outside.round_trips.get(peer).filter(|_| view.is_connected);
     MemberReport {
         peer: peer.to_string(),
         name: view.profile.name.as_ref().map(ToString::to_string),
         tokens_per_second: f64::from(view.profile.tokens_per_second),
+        share: status.shares.1.get(peer).copied().unwrap_or(1.0),
         age_seconds: view.age_seconds,
         is_connected: view.is_connected,
         bytes_sent: traffic.map(|traffic| traffic.sent),

@@ -6,16 +6,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, Throttle};
-use murmur_protocol::{Bootstrap, Config, Event, Name, Node, Ticket, Time, TrainerOrder};
+use murmur_protocol::{Bootstrap, Config, Event, Name, Node, Notice, Ticket, Time, TrainerOrder};
 use murmur_training::team::{HelperControl, NewMember};
 use murmur_training::trained_layout;
 use tokio::sync::{broadcast, mpsc, watch};
 
+use super::words;
 use crate::console::figures::counted;
 use crate::console::note;
 use crate::daemon::{network_config, random_seed};
 use crate::drivers::{Trainer, Workers};
-use crate::engine::{Channels, Engine, Picture, Stopped};
+use crate::engine::{Channels, Engine, Noticed, Picture, Stopped};
 use crate::settings::NodeSettings;
 
 /// Facts that wait for the core, which takes microseconds for each.
@@ -132,7 +133,7 @@ impl Place {
         std::thread::Builder::new().name("member".to_owned()).spawn(move || pass_on(&orders, &control))?;
         let picture = Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() };
         let (pictures, view) = watch::channel(picture);
-        let (notices, _) = broadcast::channel(NOTICES_MAX);
+        let (notices, mut heard) = broadcast::channel(NOTICES_MAX);
         let workers = Workers::start(events.clone());
         if is_outdated {
             let _ = events.try_send(Event::ModelOutdated);
@@ -147,6 +148,10 @@ impl Place {
         let stopped = loop {
             tokio::select! {
                 stopped = &mut engine => break stopped,
+                Ok(Noticed { notice: Notice::StateReceived { donors, .. }, .. }) = heard.recv() => {
+                    let names: Vec<String> = donors.into_iter().map(words::short).collect();
+                    note(&format!("member      took its layers over from {}", names.join(", ")));
+                }
                 _ = looks.tick() => {
                     let line = described(&view.borrow());
                     if !view.borrow().status.connected.is_empty() {

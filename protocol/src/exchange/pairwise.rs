@@ -435,6 +435,11 @@ impl Pairwise {
         self.fragments().iter().any(|fragment| holding.holds(*fragment))
     }
 
+    /// Which share of the model's fragments a node holds that holds this much.
+    pub(crate) fn share_of(&self, holding: Holding) -> f64 {
+        self.averaging.turns.share_of(holding)
+    }
+
     /// In how many fragments the model is cut.
     pub(crate) fn fragment_count(&self) -> u16 {
         self.averaging.turns.count()

@@ -51,6 +51,12 @@ impl Turns {
         self.filled.len() as f64 / f64::from(self.held_count().max(1))
     }
 
+    /// Which share of the model's fragments this holding is, 0 to 1.
+    pub(crate) fn share_of(&self, holding: Holding) -> f64 {
+        let held = self.filled.iter().filter(|fragment| holding.holds(**fragment)).count();
+        held as f64 / self.filled.len().max(1) as f64
+    }
+
     /// How many of them a partner holds as well, at least 1.
     pub(crate) fn shared_count(&self, partner: Holding) -> u16 {
         (self.held.iter().filter(|fragment| partner.holds(**fragment)).count() as u16).max(1)

@@ -200,3 +200,23 @@ fn nobody_is_a_member_without_a_ticket_or_when_it_has_reached_nobody() {
         "exchanged by the captain",
     );
 }
+
+/// Captains that have room for all of the model, and give it to whoever is faster.
+#[test]
+fn a_captain_that_has_a_lost_helper_s_layers_from_an_older_copy_says_so() {
+    let mut manifest = manifest(false, OptimizerKind::AdamW);
+    (manifest.gossip.cut, manifest.gossip.fragments) = (FragmentCut::Layers, 60);
+    let (mut engine, mut team) = Team::begin(&manifest, None, setting(1));
+    team.ticket.set("a ticket".to_owned());
+    stepped(&mut engine, 3);
+    assert!(!engine.holding().is_all() && !engine.take_outdated());
+    team.kill(1);
+    let begin = Instant::now();
+    while !engine.holding().is_all() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it holds all of the model, and does not train alone");
+        let _ = engine.step(3.0);
+    }
+    stepped(&mut engine, 1);
+    assert!(engine.take_outdated(), "the helper's steps are lost");
+    assert!(!engine.take_outdated(), "once");
+}

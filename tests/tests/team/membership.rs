@@ -1,0 +1,98 @@
+//! Helpers that are members of the swarm by themselves: each machine of a team exchanges its own fragments of the model.
+
+use murmur_protocol::bulk::BLOCK;
+
+use super::*;
+
+/// Fragments that end at layers, so that a helper's layers are some of them.
+fn fragments_and_steps(steps: u32) -> String {
+    LAYERED_RUN
+        .replace("total_steps = 100000", &format!("total_steps = {steps}"))
+        .replace("[gossip]", "[gossip]\nfragments = 8\ncut = \"layers\"")
+}
+
+/// The values of the newest checkpoint's model.
+fn values(data: &Path) -> Vec<f32> {
+    let [model, _] = checkpoint(data);
+    let header = u64::from_le_bytes(*model.first_chunk().expect("a header's length"));
+    let values = &model[8 + usize::try_from(header).expect("a length")..];
+    values.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect()
+}
+
+/// How far two vectors are apart, as a share of the first one's length.
+fn apart(one: &[f32], other: &[f32]) -> f64 {
+    assert_eq!(one.len(), other.len());
+    let squares = |values: &mut dyn Iterator<Item = f32>| values.map(|value| f64::from(value).powi(2)).sum::<f64>();
+    let differences = squares(&mut one.iter().zip(other).map(|(one, other)| one - other));
+    (differences / squares(&mut one.iter().copied())).sqrt()
+}
+
+/// In a closed run, whose secret a helper has from its captain.
+#[test]
+fn a_helper_exchanges_its_own_layers_and_all_end_with_one_model() {
+    let _turn = murmur_tests::turn::computes();
+    let place = Place::new();
+    let run_file = write_run(place.folder.path(), &fragments_and_steps(400));
+    let settings = place.settings(&run_file);
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let (line, data, plain_data) = (helper.line(), place.at("captain"), place.at("plain"));
+    let captain = ["start", text(&run_file), "--closed", "--exit", "--node", text(&settings), "--helper", &line];
+    let captain = Daemon::spawn(MURMUR, &data, &captain);
+    let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]);
+    helper.wait_for("exchanges 92 % of the model by itself");
+    // The joiner has the helper's layers from the helper, and all others from the captain.
+    let joined = plain.wait_for_notice("took over the model of");
+    assert_eq!(joined.matches(", ").count(), 1, "two donors: {joined}");
+    let (captain, plain) = (captain.wait_for_end(), plain.wait_for_end());
+    assert!(captain.status.success() && plain.status.success(), "{}\n{}", captain.errors, plain.errors);
+    helper.wait_for("holds nothing any more");
+    let [of_captain, of_plain] = [captain, plain].map(|finished| finished.report.expect("it left in order"));
+    // Of 401 kB in 8 bits the captain sends 8 % in each exchange, but for the last ones; joining counts as well.
+    assert!(of_captain.bytes_sent < of_plain.bytes_sent, "{} and {}", of_captain.bytes_sent, of_plain.bytes_sent);
+    let (ours, theirs) = (values(&data), values(&plain_data));
+    assert!(ours.len() > 100 * BLOCK);
+    let distance = apart(&ours, &theirs);
+    assert!(distance < 0.01, "one model: {distance} apart");
+}
+
+/// A helper that is killed takes what it has learned along. What it has exchanged is in the swarm, and comes from there.
+#[test]
+fn layers_of_a_helper_that_was_killed_come_back_from_the_swarm() {
+    let _turn = murmur_tests::turn::computes();
+    let place = Place::new();
+    let run_file = write_run(place.folder.path(), &fragments_and_steps(100_000));
+    let (settings, port) = (place.settings(&run_file), Helper::free_port());
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    let line = helper.line();
+    let captain = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
+    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
+    let plain = Daemon::spawn(MURMUR, &place.at("plain"), &["join", &captain.ticket()]);
+    helper.wait_for("of the model by itself");
+    let before = plain.wait_for("exchanges with both", |report| report.exchanges_completed > 10);
+    helper.kill();
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    captain.wait_for_notice("go on from an older copy");
+    helper.wait_for("took its layers over from");
+    plain.wait_for("exchanges with both again", |report| report.exchanges_completed > before.exchanges_completed + 10);
+    assert!(plain.stop().status.success() && captain.stop().status.success());
+    helper.wait_for("holds nothing any more");
+    assert!(helper.interrupt().success());
+}
+
+/// Where stages are no whole fragments, the captain exchanges for all.
+#[test]
+fn a_captain_exchanges_for_helpers_whose_layers_are_no_fragments() {
+    let _turn = murmur_tests::turn::computes();
+    let place = Place::new();
+    let run_file = place.run_file("");
+    let settings = place.settings(&run_file);
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let line = helper.line();
+    let captain = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
+    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
+    let plain = Daemon::spawn(MURMUR, &place.at("plain"), &["join", &captain.ticket()]);
+    plain.wait_for("exchanges", |report| report.exchanges_completed > 5);
+    assert_eq!(plain.latest().expect("a report").peers, 1, "the captain alone");
+    assert!(!helper.told().contains("by itself"), "{}", helper.told());
+    assert!(plain.stop().status.success() && captain.stop().status.success());
+}
