@@ -224,7 +224,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
     let fits_here = team::fits_here(manifest, &own.options, with, &place);
     let (wire, threads, _) = with;
     let (console, (events_to, events)) = (*console, mpsc::channel(EVENTS_MAX));
-    let mut there = BTreeSet::new();
+    let (mut there, run) = (BTreeSet::new(), (*manifest).clone());
     let on_notice = move |notice: &TeamNotice| {
         match notice {
             TeamNotice::HelperOffered { helper } => drop(there.insert(*helper)),
@@ -233,7 +233,8 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
             }
             _ => {}
         }
-        if let Some(text) = words::of_captain(notice, fits_here, there.len()) {
+        let of_cut = if let TeamNotice::CutTaken { cut, .. } = notice { words::of_exchanges(&run, cut) } else { None };
+        for text in words::of_captain(notice, fits_here, there.len()).into_iter().chain(of_cut) {
             // Where the journal does not keep up, it misses one.
             let _ = events_to.try_send(format!("team: {text}"));
             match console {

@@ -1,7 +1,9 @@
 //! A team in words for people.
 
-use murmur_protocol::PeerId;
+use murmur_protocol::manifest::{FragmentCut, GossipSpec};
 use murmur_protocol::team::{Cut, DropReason, TeamNotice};
+use murmur_protocol::{PeerId, RunManifest};
+use murmur_training::team::left_for_captain;
 
 use crate::console::figures::count;
 use crate::console::human_bytes;
@@ -57,6 +59,20 @@ pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool, helpers: usize) -
         }
         TeamNotice::LoadFailed { reason } => format!("this machine cannot take its part: {reason}"),
         TeamNotice::CaptainLost { .. } | TeamNotice::StageLoaded { .. } | TeamNotice::StageUnloaded => return None,
+    })
+}
+
+/// Who exchanges what of a cut with the swarm, where the run cuts its fragments at layers.
+pub(crate) fn of_exchanges(manifest: &RunManifest, cut: &Cut) -> Option<String> {
+    let GossipSpec { cut: of_fragments, fragments, .. } = manifest.gossip;
+    if of_fragments != FragmentCut::Layers || fragments == 1 || cut.of_helpers().next().is_none() {
+        return None;
+    }
+    Some(match left_for_captain(manifest, cut).is_all() {
+        false => "each machine exchanges its own layers with the swarm".to_owned(),
+        true => format!(
+            "this machine exchanges all layers: with gossip.fragments = {fragments} a stage is no whole fragments"
+        ),
     })
 }
 

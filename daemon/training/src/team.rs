@@ -29,7 +29,7 @@ pub use costs::{captain_needs, costs, fits_here};
 pub use helper_thread::{HelperControl, HelperNews, HelperProgress, HelperThread, OnNews};
 pub use lent_member::NewMember;
 pub use lent_stage::HelperStage;
-pub use membership::{Share, SwarmTicket};
+pub use membership::{Share, SwarmTicket, left_for_captain};
 pub use part::{PartLengths, PartOutput, Piece, TeamPart, base_tensors};
 pub use replica::TeamOptions;
 pub(crate) use replica::TeamReplica;

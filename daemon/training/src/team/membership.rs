@@ -60,7 +60,7 @@ impl Share {
 
 /// What is left for the captain of a cut where each helper exchanges its own fragments; the whole model where they cannot: stages are no
 /// whole fragments, nothing is left, or members of the run average otherwise than one fragment at a time.
-pub(super) fn left_for_captain(manifest: &RunManifest, cut: &Cut) -> Holding {
+pub fn left_for_captain(manifest: &RunManifest, cut: &Cut) -> Holding {
     if manifest.synchronous.is_on() || manifest.gossip.outer_learning_rate > 0.0 {
         return Holding::ALL;
     }
