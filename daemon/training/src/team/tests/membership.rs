@@ -154,6 +154,54 @@ fn a_helper_that_exchanges_its_layers_by_itself_keeps_the_bits_of_one_machine() 
     assert!(matches!(late, Event::RequestFailed { .. }), "{late:?}");
 }
 
+/// Whenever they come: how many steps the helper had taken by then is told, and one machine does the same at that boundary.
+#[test]
+fn corrections_that_come_while_a_batch_is_computed_wait_for_its_end() {
+    const STEPS: u64 = 60;
+    let mut begun = Begun::new();
+    let part = begun.part(begun.new.share.holding);
+    let correction = begun.correction(part, 0.01);
+    let (control, engine) = (begun.team.helpers[&1].control(), &mut begun.engine);
+    let reports = std::thread::scope(|scope| {
+        let steps = scope.spawn(|| stepped(engine, STEPS));
+        let mut ordered = 0;
+        while !steps.is_finished() {
+            let (request, correction) = (RequestId(ordered), correction.clone());
+            assert!(control.order(TrainerOrder::ApplyCorrection { request, part, correction, progress_shift: 0.0 }));
+            ordered += 1;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        steps.join().expect("it steps")
+    });
+    begun.engine.end_training().expect("a copy");
+    let (mut steps, mut corrected_after) = (0, Vec::new());
+    loop {
+        match begun.told.recv_timeout(Duration::from_secs(60)).expect("all that it tells") {
+            Told::Of(Event::StepsCompleted(_)) => steps += 1,
+            Told::Of(Event::CorrectionApplied { .. }) => corrected_after.push(steps),
+            Told::Ends => break,
+            told => panic!("{told:?}"),
+        }
+    }
+    // Steps of the team before it was a member.
+    let before = 2 + STEPS - steps;
+    assert!(corrected_after.len() > 5 && corrected_after.iter().any(|after| *after > 3), "{corrected_after:?}");
+    for step in 2..=2 + STEPS {
+        for _ in corrected_after.iter().filter(|after| before + **after == step) {
+            begun.whole.apply(part, &correction).expect("a correction");
+        }
+        if step < 2 + STEPS {
+            let taken = step - 2;
+            assert_eq!(
+                begun.whole.step(taken as f64).expect("alone").loss,
+                reports[taken as usize].loss,
+                "step {step}"
+            );
+        }
+    }
+    assert!(begun.engine.parameters().expect("all") == begun.whole.parameters().expect("all"), "they differ");
+}
+
 #[test]
 fn a_captain_takes_up_its_own_part_of_a_state_alone() {
     let mut begun = Begun::new();
