@@ -304,7 +304,7 @@ impl Host {
             first_model: vectors(self.trainer.first_values()),
             model: vectors(&self.trainer.values()),
             held: self.trainer.held().to_vec(),
-            loss: if is_alive { objective.loss(&self.trainer.values()) } else { 0.0 },
+            loss: if is_alive { objective.loss_of_held(&self.trainer.values(), self.trainer.held()) } else { 0.0 },
             unexplained: self.unexplained(),
             // One `f32` addition for each correction, and that of the differences taken of the model.
             rounding: self.tally.rounding + 4.0 * rounding_of(&self.trainer.values()),

@@ -189,4 +189,17 @@ mod tests {
             (Some(3), None, None)
         );
     }
+
+    #[test]
+    fn what_a_node_has_may_change() {
+        let holdings = [Holding::of([0, 2]), Holding::of([1]), Holding::of([1, 2]), Holding::ALL];
+        for (before, now) in holdings.iter().flat_map(|before| holdings.map(|now| (*before, now))) {
+            let (mut chunking, anew) = (cut(before), cut(now));
+            chunking.hold(now);
+            assert_eq!(chunking.held().collect::<Vec<_>>(), anew.held().collect::<Vec<_>>(), "{before:?} to {now:?}");
+            for chunk in 0..7 {
+                assert_eq!(chunking.span(chunk..chunk + 1), anew.span(chunk..chunk + 1), "{before:?} to {now:?}");
+            }
+        }
+    }
 }
