@@ -96,7 +96,7 @@ impl Links {
     /// Whether an exchange of this fragment that this peer proposes needs no new link, or a new one has room. At rest there always
     /// is: a member that comes back to a run that is over for all others would find nobody to exchange with.
     pub(crate) fn has_room_for(&self, (peer, holding): (PeerId, Holding), fragment: u16) -> bool {
-        let limit = LINKS_MAX - LINKS_MADE;
+        let (holding, limit) = (holding.with(fragment), LINKS_MAX - LINKS_MADE);
         let is_believed = |(_, link): &(&PeerId, &Link)| link.is_believed;
         self.is_at_rest
             || match self.links.get(&peer) {
@@ -131,7 +131,8 @@ impl Links {
         reference: Reference,
         (is_own, is_believed): (bool, bool),
     ) {
-        let round = self.round;
+        // What it says that it holds may be old.
+        let (round, holding) = (self.round, holding.with(part.fragment.index));
         if !is_believed && self.links.get(&peer).map_or(is_own, |link| link.is_own) {
             self.links.remove(&peer);
             return;
@@ -368,6 +369,11 @@ mod tests {
         assert!(links.has_room_for(whole(4), 0) && !links.has_room_for(whole(4), 1), "three have the second");
         links.keep(whole(4), halves(1), new_reference(), (false, true));
         assert_eq!((links.count_of(0), links.count_of(1)), (1, 3), "agreed on before all of them were there");
+        let (last_said, exchanged) = (Holding::of([0]), 1);
+        assert!(!links.has_room_for((peer(6), last_said), exchanged), "of what it holds it has not said all");
+        links.keep((peer(6), last_said), halves(exchanged), new_reference(), (false, true));
+        assert_eq!(links.count_of(1), 3);
+        links.keep((peer(4), Holding::ALL), halves(1), new_reference(), (false, true));
         // What a partner has given up takes no place.
         links.keep((peer(4), Holding::of([0])), halves(0), new_reference(), (false, true));
         assert_eq!(links.count_of(1), 2);

@@ -198,6 +198,9 @@ fn who_is_being_served_hears_that_no_more_comes_with_what_is_on_its_way_at_last(
         heard.extend(sent(&node.tell(Event::TransferFinished { transfer })));
     }
     assert!(heard.iter().any(|message| matches!(message, Message::RefuseState { request: 3, .. })), "{heard:?}");
+    let message = Message::RequestState { request: 4, chunks: Chunks { first: 5, count: 5 } };
+    let ordered = snapshots(&node.tell(Event::MessageReceived { peer: peer(1), message }));
+    assert!(matches!(ordered[..], [(_, Selection::State)]), "the copy is of what was held: {ordered:?}");
 }
 
 #[test]

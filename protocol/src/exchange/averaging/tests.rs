@@ -3,6 +3,7 @@
 use super::*;
 use crate::fragments::Fragments;
 use crate::manifest::RunManifest;
+use crate::numerics::{Buffers, EncodeJob, EncodeRole, encode};
 use crate::part::Fragment;
 
 fn part(index: u16) -> Part {
@@ -42,4 +43,16 @@ fn what_has_come_is_not_let_in_at_any_distance() {
     let usual = (averaging.gossip.clip_factor * 2.0) as f32;
     assert_eq!((averaging.reach(part(0)), averaging.reach(part(1))), (usual, usual));
     assert_eq!(averaging.width(part(1)), CodeWidth::Sixteen);
+}
+
+#[test]
+fn links_of_what_is_given_up_end() {
+    let mut averaging = averaging();
+    let job = EncodeJob { role: EncodeRole::Link { reference: None, received: None }, nonce: 1, width: CodeWidth::One };
+    let encoded = encode(&Snapshot::from(vec![1.0; 3]), &job, &Buffers::new()).expect("its own reference");
+    let reference = encoded.reference.expect("an exchange on a link has one");
+    let partner = PeerId::from_public_key([1; 32]);
+    averaging.links.keep((partner, Holding::ALL), part(0), reference, (true, true));
+    averaging.hold(Holding::of([1]));
+    assert_eq!((averaging.links.count(), averaging.links.reference(partner, part(0))), (0, None));
 }
