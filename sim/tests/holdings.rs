@@ -78,6 +78,17 @@ fn a_host_that_comes_back_holds_what_it_held_at_last() {
     }
 }
 
+/// What it does not hold is as in the first model, which nobody looks at.
+#[test]
+fn a_host_is_as_good_as_what_it_holds() {
+    let mut scenario = halves(3, GossipKind::Pairs);
+    let joiner = NodePlan::joiner(seconds(100), vec![0]);
+    scenario.nodes.push(NodePlan { holding: Holding::of([0]), ..joiner });
+    let record = run(scenario);
+    let loss = |host| record.lives.iter().find(|life| life.host == host).expect("it has lived").loss;
+    assert!((loss(3) / loss(0) - 1.0).abs() < 0.1, "{} and {}", loss(3), loss(0));
+}
+
 /// The first node holds all of the model, and honest hosts are many enough in each fragment, whatever the others give up.
 #[test]
 fn a_fragment_is_never_left_to_liars() {

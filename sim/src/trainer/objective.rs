@@ -1,14 +1,13 @@
 //! How good a model is: one number, the same function for all nodes of a run.
 
 use std::fmt;
-use std::ops::Range;
 
 use murmur_protocol::manifest::GossipSpec;
 use murmur_training::data::Window;
 use murmur_training::{DeviceChoice, LanguageModel};
 
 use super::quadratic::CENTRE;
-use super::{TrainerSpec, TransformerSpec, gathered};
+use super::{TrainerSpec, TransformerSpec};
 
 /// Windows that are evaluated at once; no more than fit into a small machine's memory. A guess.
 const BATCH_SEQUENCES: usize = 16;
@@ -60,14 +59,6 @@ impl Objective {
                 let evaluation = model.and_then(|model| model.evaluate(windows, BATCH_SEQUENCES));
                 evaluation.expect("there is memory for the model").loss()
             }
-        }
-    }
-
-    /// The loss of what is held of a model; of all of it where no part has a loss of its own.
-    pub(crate) fn loss_of_held(&self, model: &[f32], held: &[Range<usize>]) -> f64 {
-        match self {
-            Objective::Quadratic => self.loss(&gathered(model, held)),
-            Objective::Transformer { .. } => self.loss(model),
         }
     }
 
