@@ -7,7 +7,7 @@ use murmur::drivers::{Trainer, TrainerSettings, TrainingView};
 use murmur::store::{CheckpointWriter, load_latest};
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::TransformerModel;
-use murmur_protocol::{Correction, Event, Part, RequestId, RunManifest, Snapshot, TrainerOrder, bounds};
+use murmur_protocol::{Correction, Event, Holding, Part, RequestId, RunManifest, Snapshot, TrainerOrder, bounds};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
 
@@ -99,6 +99,7 @@ fn a_model_that_a_peer_s_replaces_is_kept_beside_the_checkpoints() {
         TrainerOrder::LoadState {
             request: RequestId(1),
             chunks: vec![Snapshot::from(vec![value; values]).to_payload()],
+            holding: Holding::ALL,
             progress: 500.0,
         }
     };

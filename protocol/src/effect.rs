@@ -4,6 +4,7 @@ use bincode::{Decode, Encode};
 
 use crate::bulk::{Correction, Payload, Snapshot};
 use crate::finish::FinishOrder;
+use crate::fragments::Holding;
 use crate::message::{Message, TransferHeader};
 use crate::notice::Notice;
 use crate::numerics::{EncodeJob, MergeJob, ReduceJob};
@@ -96,6 +97,8 @@ pub enum TrainerOrder {
         request: RequestId,
         /// θ as little-endian `f32`, one chunk after the other.
         chunks: Vec<Payload>,
+        /// Which fragments of the model that is: unfit where the trainer holds others by now.
+        holding: Holding,
         /// Swarm progress of that model, in steps.
         progress: f64,
     },

@@ -194,7 +194,8 @@ pub enum Event {
         order: FinishOrder,
     },
     /// The trainer has other fragments of the model in its memory than before, and answers by those from now on. Exchanges of what it
-    /// lacks come to nothing; of what has come to it this node takes part in exchanges, with the values that are there.
+    /// lacks come to nothing; of what has come to it this node takes part in exchanges, with the values that are there. A state
+    /// that it was ordered to take over before, and has not, is not accepted.
     HoldingChanged {
         /// What it holds now.
         holding: Holding,

@@ -32,6 +32,7 @@ mod outbound;
 mod outcome;
 mod outlier;
 mod pairwise;
+mod part_state;
 mod progress;
 mod responder;
 mod reunion;

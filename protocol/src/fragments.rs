@@ -144,6 +144,11 @@ impl Holding {
         self.is_all() || self.0.checked_shr(fragment.into()).is_some_and(|bits| bits & 1 == 1)
     }
 
+    /// Those and this one, which a run can have.
+    pub(crate) fn with(self, fragment: u16) -> Holding {
+        if self.is_all() { self } else { Holding(self.0 | Holding::of([fragment]).0) }
+    }
+
     /// Whether some fragment is among both.
     pub(crate) fn overlaps(self, other: Holding) -> bool {
         self.is_all() || other.is_all() || self.0 & other.0 != 0

@@ -255,7 +255,8 @@ impl Joining {
         if let Some((chunks, progress, donors)) = self.copying.whole() {
             self.loading = Some((donors, progress));
             self.copying = Copying::new(self.chunking.clone());
-            out.request(Purpose::StateLoad, |request| TrainerOrder::LoadState { request, chunks, progress });
+            let holding = self.chunking.holding();
+            out.request(Purpose::StateLoad, |request| TrainerOrder::LoadState { request, chunks, holding, progress });
         }
         Ok(())
     }

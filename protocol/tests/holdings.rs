@@ -1,6 +1,8 @@
 //! A node that holds some fragments of the model alone: what it copies, gives and exchanges, and with whom.
 
-use murmur_protocol::message::{Chunks, Descriptor, KnownPeer, Propose, Reject, RejectReason};
+mod changes;
+
+use murmur_protocol::message::{Accept, Chunks, Descriptor, KnownPeer, Propose, Reject, RejectReason};
 use murmur_protocol::*;
 
 use crate::driven::{Driven, peer, standing};

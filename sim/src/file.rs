@@ -124,6 +124,8 @@ pub struct SwarmSection {
     pub late_seconds: Drawn<f64>,
     /// Share of the nodes that hold only some fragments of the model, 0 to 1; the first node never does.
     pub partial_share: Drawn<f64>,
+    /// How often what such a node holds changes while there are faults, 0 to 1000. Each draws its own moments.
+    pub holding_changes: Drawn<usize>,
 }
 
 /// Which problem the trainers work on.
@@ -257,6 +259,7 @@ impl Default for SwarmSection {
             late_share: Drawn::fixed(0.0),
             late_seconds: Drawn::between(1.0, 20.0),
             partial_share: Drawn::fixed(0.0),
+            holding_changes: Drawn::fixed(0),
         }
     }
 }

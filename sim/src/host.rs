@@ -293,8 +293,19 @@ impl Host {
         squares.sum::<f64>().sqrt()
     }
 
-    /// The life as checks see it, at `now`; steps up to then must have been taken. Of the dead without vectors.
-    pub(crate) fn record(&self, now: Time, is_alive: bool, objective: &Objective) -> LifeRecord {
+    /// The model, in which what it does not hold is as in `whole`: its own values say nothing there.
+    fn made_whole(&self, whole: Option<&[f32]>) -> Vec<f32> {
+        let values = self.trainer.values();
+        let mut model = whole.map_or_else(|| values.to_vec(), <[f32]>::to_vec);
+        for range in self.trainer.held() {
+            model[range.clone()].copy_from_slice(&values[range.clone()]);
+        }
+        model
+    }
+
+    /// The life as checks see it, at `now`; steps up to then must have been taken. Of the dead without vectors. `whole`: the model
+    /// of somebody who holds all of it.
+    pub(crate) fn record(&self, now: Time, is_alive: bool, objective: &Objective, whole: Option<&[f32]>) -> LifeRecord {
         let vectors = |values: &[f32]| if is_alive { values.to_vec() } else { Vec::new() };
         LifeRecord {
             host: self.index,
@@ -304,7 +315,7 @@ impl Host {
             first_model: vectors(self.trainer.first_values()),
             model: vectors(&self.trainer.values()),
             held: self.trainer.held().to_vec(),
-            loss: if is_alive { objective.loss(&self.trainer.values()) } else { 0.0 },
+            loss: if is_alive { objective.loss(&self.made_whole(whole)) } else { 0.0 },
             unexplained: self.unexplained(),
             // One `f32` addition for each correction, and that of the differences taken of the model.
             rounding: self.tally.rounding + 4.0 * rounding_of(&self.trainer.values()),

@@ -48,7 +48,7 @@ pub struct Scenario {
 pub struct NodePlan {
     /// How it comes by its model.
     pub start: Start,
-    /// Which fragments of the model it holds.
+    /// Which fragments of the model it holds at first.
     pub holding: Holding,
     /// Whose helper it is: it works with the trainer of that host, which takes the steps of both. That one begins before it,
     /// and neither is killed.
@@ -181,6 +181,9 @@ pub enum Incident {
     StopLearning,
     /// Trainers go on but report no steps, so no new exchange becomes due.
     StopReporting,
+    /// The host has these fragments of the model in its memory from now on, with the values that are in its model; so it has
+    /// when it comes back.
+    Holds(HostIndex, Holding),
     /// The founder orders at this host that the run be finished.
     Finish {
         /// The host.

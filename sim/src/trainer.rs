@@ -15,7 +15,7 @@ use std::fmt;
 use std::ops::Range;
 
 use murmur_protocol::{
-    Correction, Ending, Event, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector,
+    Correction, Ending, Event, Holding, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector,
 };
 use murmur_training::TrainingError;
 use murmur_training::engine::Taken;
@@ -44,6 +44,8 @@ pub(crate) trait Learner: fmt::Debug + Send {
     fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError>;
     /// The outer step; nothing without an outer momentum.
     fn advance_outer(&mut self) -> Result<(), TrainingError>;
+    /// States are of this of the model from now on.
+    fn hold(&mut self, held: Vec<Range<usize>>);
     /// The model is averaged with so many members, itself counted. Nothing to a learner without second moments.
     fn set_members(&mut self, _members: f64) {}
     /// In a synchronous run: the gradient of the next batch.
@@ -88,8 +90,9 @@ pub(crate) struct Learned {
 /// A checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Saved {
-    /// As for a joiner.
+    /// As for a joiner, of what was held then.
     state: Snapshot,
+    held: Vec<Range<usize>>,
     pub(crate) steps: u64,
     pub(crate) progress: f64,
 }
@@ -112,6 +115,15 @@ pub(crate) enum Order {
         progress: f64,
     },
     AdvanceOuter,
+}
+
+impl Order {
+    /// The trainer holds other fragments now: a state that is still to be taken over is refused.
+    pub(crate) fn outdate(&mut self) {
+        if let Order::State { chunks, .. } = self {
+            chunks.clear();
+        }
+    }
 }
 
 /// What an order came to.
@@ -153,6 +165,9 @@ impl Trainer {
         let (gossip, holding) = (&scenario.gossip, scenario.nodes[host].holding);
         let fragments = scenario.fragments();
         let held: Vec<Range<usize>> = fragments.held(holding).collect();
+        let is_captain = scenario.nodes.iter().any(|plan| plan.helps == Some(host));
+        // A team's learner has the whole model.
+        let holding = if is_captain { Holding::ALL } else { holding };
         let learner: Box<dyn Learner> = match &scenario.trainer {
             TrainerSpec::Quadratic(spec) => {
                 Box::new(Quadratic::new(spec, gossip, (fragments, holding), host, (seed, life_seed)))
@@ -161,7 +176,6 @@ impl Trainer {
                 Box::new(Transformer::new(spec, gossip, (host, scenario.nodes.len()), seed))
             }
         };
-        let is_captain = scenario.nodes.iter().any(|plan| plan.helps == Some(host));
         if !is_captain {
             return Trainer::with(learner, None, held, &scenario.nodes[host], has_model);
         }
@@ -211,12 +225,15 @@ impl Trainer {
     /// What a restarted host resumes from: all but the outer momentum, which a daemon's checkpoint has too.
     pub(crate) fn save(&mut self) -> Saved {
         let taken = self.learner.snapshot(Selection::State).expect("a copy in memory");
-        Saved { state: taken.values, steps: self.steps, progress: self.progress }
+        Saved { state: taken.values, held: self.held.clone(), steps: self.steps, progress: self.progress }
     }
 
-    /// Goes on from what an earlier life saved.
+    /// Goes on from what an earlier life saved. What that one did not hold is as in the first model.
     pub(crate) fn resume(&mut self, saved: &Saved) {
+        let held = std::mem::replace(&mut self.held, saved.held.clone());
+        self.learner.hold(saved.held.clone());
         let accepted = self.load_state(&[saved.state.to_payload()], saved.progress);
+        self.hold(held);
         assert!(accepted, "what was saved fits the same scenario");
         (self.steps, self.reported_steps) = (saved.steps, saved.steps);
     }
@@ -234,6 +251,12 @@ impl Trainer {
     /// What of the model it holds.
     pub(crate) fn held(&self) -> &[Range<usize>] {
         &self.held
+    }
+
+    /// It holds this of the model from now on, with the values that are there.
+    pub(crate) fn hold(&mut self, held: Vec<Range<usize>>) {
+        self.learner.hold(held.clone());
+        self.held = held;
     }
 
     /// The sum of all that own training did to the model.

@@ -58,6 +58,15 @@ fn partial() -> Scenario {
     scenario
 }
 
+/// The same, and three of them hold others after a while.
+fn changing() -> Scenario {
+    let mut scenario = partial();
+    for (time, host, held) in [(15, 1, 2..4), (20, 2, 0..2), (25, 5, 2..3), (40, 1, 0..3)] {
+        scenario = scenario.at(seconds(time), Incident::Holds(host, Holding::of(held)));
+    }
+    scenario
+}
+
 /// Six honest nodes and two liars.
 fn with_liars() -> Scenario {
     let mut scenario = Scenario { gossip: pairs(), ..Scenario::calm(8) };
@@ -103,6 +112,11 @@ fn a_node_that_exchanges_what_it_lacks_is_found() {
     // Laws hold of each fragment as of a whole model.
     assert_found(partial, Sabotage::AppliesTwice, &["exactly once", "mean preserved", "converged"]);
     assert_found(partial, Sabotage::LopsidedCorrections, &["antisymmetric", "mean preserved"]);
+}
+
+#[test]
+fn a_node_that_does_not_hear_what_it_holds_is_found() {
+    assert_found(changing, Sabotage::KeepsHolding, &["only held", "converged"]);
 }
 
 #[test]

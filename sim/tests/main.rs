@@ -6,6 +6,7 @@ mod choosing;
 mod everything;
 mod findings;
 mod finish;
+mod holdings;
 mod hostile;
 mod learning;
 mod mechanisms;

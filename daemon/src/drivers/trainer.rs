@@ -341,8 +341,8 @@ impl TrainerThread {
             TrainerOrder::ApplyCorrection { request, part, correction, progress_shift: shift } => {
                 self.begin_correction(request, part, &correction, shift);
             }
-            TrainerOrder::LoadState { request, chunks, progress } => {
-                let accepted = self.load_state(&chunks);
+            TrainerOrder::LoadState { request, chunks, holding, progress } => {
+                let accepted = holding == self.holding && self.load_state(&chunks);
                 if accepted {
                     self.view.progress = progress;
                 }

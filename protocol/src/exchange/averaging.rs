@@ -1,15 +1,15 @@
 //! What both roles share: this node's part in averaging, and what its exchanges have taught it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::cadence::Cadence;
-use super::clip::ClipHistory;
 use super::gain::LoopGain;
 use super::last_merges::LastMerges;
 use super::links::Links;
 use super::member_count::MemberCount;
 use super::outlier::{OutlierDetection, Seen};
+use super::part_state::{PartState, masked_share};
 use super::progress::is_progress_odd;
 use super::reunion::{Meeting, ROUNDS_APART, Reunions};
 use super::step_time::StepTime;
@@ -17,7 +17,7 @@ use super::terms::Terms;
 use super::timeout::TimeoutEstimator;
 use super::turns::Turns;
 use crate::bounds::*;
-use crate::bulk::{BLOCK, Snapshot};
+use crate::bulk::Snapshot;
 use crate::event::TrainingReport;
 use crate::fragments::Holding;
 use crate::manifest::{GossipKind, GossipSpec};
@@ -46,15 +46,8 @@ const TRAVEL_OF_SIZE: f64 = 10.0;
 /// exchanges halve the distance each).
 const SETTLED_SHARE: f64 = 0.05;
 
-/// Where more than this share of the blocks wrapped, the others tell nothing.
-const MOST: f64 = 0.5;
-
 /// A link whose partner's influence falls below this is given up, for another partner (a guess).
 pub(super) const LINK_INFLUENCE_MIN: f64 = 0.5;
-
-/// Exchanges of a part that tell whether the run's end has found one model: of two groups (a guess: three partners are of one
-/// half once in eight times).
-const LAST_MERGES: usize = 3;
 
 /// This node's part in averaging.
 #[derive(Debug)]
@@ -89,24 +82,6 @@ pub(crate) struct Averaging {
     pub(crate) has_moved: bool,
     /// The usual distance when training was over; 0 before, and where nothing was usual yet.
     usual_in_training: f64,
-}
-
-/// What exchanges of one part have taught.
-#[derive(Debug, Default)]
-struct PartState {
-    /// `None` before the first exchange.
-    scales: Option<Scales>,
-    clip: ClipHistory,
-    /// A model may be beyond the others' grid in one fragment and among them in the rest.
-    outlier: OutlierDetection,
-    /// Whether the last exchange had blocks that wrap again and again, with whomever.
-    is_stuck: bool,
-    /// Whether the last exchange with 16-bit codes was with a model that was far away.
-    is_beyond_grid: bool,
-    /// Whether it was with one that was hardly another.
-    is_near: bool,
-    /// Oldest first, at most [`LAST_MERGES`].
-    last_merges: VecDeque<LastMerges>,
 }
 
 /// What there is to say of a merge beside its result.
@@ -190,6 +165,23 @@ impl Averaging {
                 self.parts.entry(self.turns.part(*fragment)).or_default().clip.begin_anew(usual);
             }
         }
+    }
+
+    /// This node holds these fragments now; returns whether some are new. What was learned of the others is void. Of new ones
+    /// nothing is known, but that they are as long as those that it has held: they are not let in at any distance.
+    pub(crate) fn hold(&mut self, holding: Holding) -> bool {
+        let (before, usual) = (self.turns.held().to_vec(), self.usual_distance());
+        self.turns.hold(holding);
+        let turns = &self.turns;
+        self.links.forget_unless(|part| turns.holds(part));
+        self.parts.retain(|part, _| turns.holds(*part));
+        let new: Vec<u16> = turns.held().iter().copied().filter(|fragment| !before.contains(fragment)).collect();
+        for fragment in new.iter().filter(|_| usual > 0.0) {
+            let state = self.parts.entry(self.turns.part(*fragment)).or_default();
+            state.clip.begin_anew(usual);
+            state.travel_before = self.training.travel;
+        }
+        !new.is_empty()
     }
 
     /// A peer is back that was out of reach for `away`: its model went its own way, honestly.
@@ -312,9 +304,9 @@ impl Averaging {
 
     /// τ for a partner that is believed.
     fn clip_norm(&self, part: Part) -> f64 {
-        let unknown = ClipHistory::default();
-        let history = self.parts.get(&part).map_or(&unknown, |state| &state.clip);
-        history.norm(self.gossip.clip_factor, self.training.travel - self.travel_of_copy)
+        let unknown = PartState::default();
+        let PartState { clip: history, travel_before, .. } = self.parts.get(&part).unwrap_or(&unknown);
+        history.norm(self.gossip.clip_factor, self.training.travel - travel_before.max(self.travel_of_copy))
     }
 
     /// Takes in what a merge found out and orders the correction.
@@ -439,48 +431,6 @@ impl Averaging {
     }
 }
 
-impl PartState {
-    /// `least`: models that are not further apart are one.
-    fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, least: f64) {
-        let most_wrapped = masked_share(merged) > MOST;
-        let is_wide = terms.width == CodeWidth::Sixteen;
-        let is_telling = merged.norm > least;
-        self.is_stuck = merged.stuck_blocks > 0;
-        // Blocks that wrap are further apart than the distance tells; a few that wrap once are not by much.
-        if self.last_merges.len() == LAST_MERGES {
-            self.last_merges.pop_front();
-        }
-        let is_told = !self.is_stuck && !most_wrapped;
-        self.last_merges.push_back(LastMerges {
-            distance: merged.distance,
-            is_told,
-            is_held_up: !is_told || merged.clip_scale < 1.0,
-            partner_progress: seen.progress,
-        });
-        self.scales.clone_from(&merged.scales);
-        // Blocks that wrap are left out of the norm. A wide exchange shows how far apart they are.
-        if is_wide {
-            self.is_beyond_grid = is_telling && terms.is_far_apart(merged.norm);
-            self.is_near = merged.norm <= least;
-        }
-        let is_beyond_grid = self.is_beyond_grid && (is_wide || merged.masked_blocks > 0);
-        // Where most blocks wrapped, or some are known to be far, the norm of the others says nothing.
-        if !most_wrapped && !is_beyond_grid {
-            self.clip.record(merged.norm, least);
-        }
-        // Where that goes on, nobody lets this model in.
-        let is_apart = most_wrapped && !self.is_near;
-        let is_far = is_telling && terms.is_rebuff(merged.norm);
-        let is_rebuff = !seen.is_excused && (is_apart || is_beyond_grid || is_far || seen.is_rebuff);
-        self.outlier.record(Seen { is_rebuff, ..seen });
-    }
-}
-
-fn masked_share(merged: &Merged) -> f64 {
-    let blocks = merged.correction.len().div_ceil(BLOCK).max(1);
-    f64::from(merged.masked_blocks) / blocks as f64
-}
-
 /// How long a proposal waits for its answer before it is repeated.
 pub(super) fn answer_timeout() -> TimeoutEstimator {
     TimeoutEstimator::new(PROPOSAL_REPEAT_PERIOD, PROPOSAL_REPEAT_PERIOD_MIN, PROPOSAL_DOUBLINGS_MAX)
@@ -490,3 +440,6 @@ pub(super) fn answer_timeout() -> TimeoutEstimator {
 pub(super) fn longest_deadline(parameters: usize) -> Duration {
     exchange_timeout(parameters).saturating_mul(1 << EXCHANGE_DOUBLINGS_MAX)
 }
+
+#[cfg(test)]
+mod tests;

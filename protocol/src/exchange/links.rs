@@ -59,6 +59,13 @@ struct Kept {
     life: u32,
 }
 
+impl Link {
+    /// Whether it has a reference of this fragment.
+    fn has(&self, fragment: u16) -> bool {
+        self.references.keys().any(|part| part.fragment.index == fragment)
+    }
+}
+
 impl Links {
     /// An own round begins.
     pub(crate) fn on_round(&mut self, round: u64) {
@@ -83,20 +90,30 @@ impl Links {
 
     /// Partners with whom one of this fragment is kept; at most [`LINKS_MAX`].
     pub(crate) fn count_of(&self, fragment: u16) -> usize {
-        let has_it = |link: &&Link| link.references.keys().any(|part| part.fragment.index == fragment);
-        self.links.values().filter(has_it).count()
+        self.links.values().filter(|link| link.has(fragment)).count()
     }
 
-    /// Whether an exchange that this peer proposes needs no new link, or a new one has room. At rest there always is:
-    /// a member that comes back to a run that is over for all others would find nobody to exchange with.
-    pub(crate) fn has_room_for(&self, (peer, holding): (PeerId, Holding)) -> bool {
-        let believed = self.made(false, holding).filter(|(_, link)| link.is_believed);
-        self.is_at_rest || self.links.contains_key(&peer) || believed.count() < LINKS_MAX - LINKS_MADE
+    /// Whether an exchange of this fragment that this peer proposes needs no new link, or a new one has room. At rest there always
+    /// is: a member that comes back to a run that is over for all others would find nobody to exchange with.
+    pub(crate) fn has_room_for(&self, (peer, holding): (PeerId, Holding), fragment: u16) -> bool {
+        let (holding, limit) = (holding.with(fragment), LINKS_MAX - LINKS_MADE);
+        let is_believed = |(_, link): &(&PeerId, &Link)| link.is_believed;
+        self.is_at_rest
+            || match self.links.get(&peer) {
+                Some(link) if link.is_own || link.has(fragment) => true,
+                Some(_) => self.made_for(false, fragment).filter(is_believed).count() < limit,
+                None => self.made(false, holding).filter(is_believed).count() < limit,
+            }
     }
 
     /// The links that this node has made, or those that others have, with partners that hold some of these fragments.
     fn made(&self, is_own: bool, holding: Holding) -> impl Iterator<Item = (&PeerId, &Link)> {
         self.links.iter().filter(move |(_, link)| link.is_own == is_own && link.holding.overlaps(holding))
+    }
+
+    /// Those of them that have a reference of this fragment.
+    fn made_for(&self, is_own: bool, fragment: u16) -> impl Iterator<Item = (&PeerId, &Link)> {
+        self.links.iter().filter(move |(_, link)| link.is_own == is_own && link.has(fragment))
     }
 
     /// This partner is out of reach; if it comes back soon the link goes on.
@@ -114,19 +131,17 @@ impl Links {
         reference: Reference,
         (is_own, is_believed): (bool, bool),
     ) {
-        let round = self.round;
+        // What it says that it holds may be old.
+        let (round, holding) = (self.round, holding.with(part.fragment.index));
         if !is_believed && self.links.get(&peer).map_or(is_own, |link| link.is_own) {
             self.links.remove(&peer);
             return;
         }
-        let limit = if is_own { LINKS_MADE } else { LINKS_MAX - LINKS_MADE };
-        while !self.links.contains_key(&peer) && self.made(is_own, holding).count() >= limit {
-            let least_used = self.made(is_own, holding).min_by_key(|(_, link)| (link.is_believed, link.used));
-            least_used.map(|(peer, _)| *peer).and_then(|peer| self.links.remove(&peer));
-        }
+        self.make_room((peer, holding), part.fragment.index, is_own);
         self.links.entry(peer).or_insert_with(|| Link { is_own, ..Link::default() });
         let link = self.links.entry(peer).or_default();
         (link.used, link.is_lost, link.is_believed, link.holding) = (round, false, is_believed, holding);
+        link.references.retain(|part, _| holding.holds(part.fragment.index));
         let spread = (reference.digest() % LINK_LIFE_SPREAD) as u32;
         let life = match link.references.get(&part) {
             Some(kept) if reference.exchanges() > 1 => kept.life,
@@ -139,6 +154,24 @@ impl Links {
             if link.references.is_empty() {
                 self.links.remove(&peer);
             }
+        }
+    }
+
+    /// Gives up links that were used least, until there is room for one of this peer, or in its link for another fragment than
+    /// before: it may hold more than it did.
+    fn make_room(&mut self, (peer, holding): (PeerId, Holding), fragment: u16, is_own: bool) {
+        let known = self.links.get(&peer).map(|link| (link.is_own, link.has(fragment)));
+        let is_own = known.map_or(is_own, |(is_own, _)| is_own);
+        let limit = if is_own { LINKS_MADE } else { LINKS_MAX - LINKS_MADE };
+        loop {
+            let others: Vec<(&PeerId, &Link)> = match known {
+                Some((_, true)) => return,
+                Some(_) => self.made_for(is_own, fragment).collect(),
+                None => self.made(is_own, holding).collect(),
+            };
+            let least_used = others.iter().min_by_key(|(_, link)| (link.is_believed, link.used));
+            let Some(given_up) = least_used.filter(|_| others.len() >= limit).map(|(peer, _)| **peer) else { return };
+            self.links.remove(&given_up);
         }
     }
 
@@ -235,10 +268,10 @@ mod tests {
     fn others_make_a_few_links_and_never_take_the_place_of_own_ones() {
         let mut links = Links::default();
         for number in 1..=3 {
-            assert!(links.has_room_for(whole(number)));
+            assert!(links.has_room_for(whole(number), 0));
             links.keep(whole(number), Part::MODEL, new_reference(), (false, true));
         }
-        assert!(links.has_room_for(whole(1)) && !links.has_room_for(whole(4)));
+        assert!(links.has_room_for(whole(1), 0) && !links.has_room_for(whole(4), 0));
         links.keep(whole(5), Part::MODEL, new_reference(), (true, true));
         links.keep(whole(6), Part::MODEL, new_reference(), (true, true));
         links.on_round(ROUNDS_UNUSED);
@@ -257,12 +290,12 @@ mod tests {
         links.keep(whole(8), Part::MODEL, new_reference(), (true, false));
         assert_eq!(links.count(), 2, "what this node has made does not");
         for number in 9..=10 {
-            assert!(links.has_room_for(whole(number)), "one who is not believed takes no place");
+            assert!(links.has_room_for(whole(number), 0), "one who is not believed takes no place");
             links.keep(whole(number), Part::MODEL, new_reference(), (false, true));
         }
-        assert_eq!((links.has_room_for(whole(11)), links.reference(peer(1), Part::MODEL)), (false, None));
+        assert_eq!((links.has_room_for(whole(11), 0), links.reference(peer(1), Part::MODEL)), (false, None));
         links.rest();
-        assert!(links.has_room_for(whole(11)), "without rounds none of them is forgotten");
+        assert!(links.has_room_for(whole(11), 0), "without rounds none of them is forgotten");
         links.keep(whole(11), Part::MODEL, new_reference(), (false, true));
         assert!(links.count() <= LINKS_MAX && links.reference(peer(11), Part::MODEL).is_some());
     }
@@ -305,8 +338,47 @@ mod tests {
         }
         links.on_round(1);
         links.keep((peer(4), Holding::of([1])), part(1), new_reference(), (false, true));
-        assert!(!links.has_room_for((peer(5), Holding::of([0, 1]))), "agreed on before all of them were there");
+        assert!(!links.has_room_for((peer(5), Holding::of([0, 1])), 0), "agreed on before all of them were there");
         links.keep((peer(5), Holding::of([0, 1])), part(0), new_reference(), (false, true));
         assert!(links.count_of(0) <= LINKS_MAX - LINKS_MADE, "{} of the first", links.count_of(0));
+    }
+
+    fn halves(index: u16) -> Part {
+        Part { vector: Vector::Model, fragment: Fragment { index, count: 2 } }
+    }
+
+    #[test]
+    fn what_is_given_up_has_no_references() {
+        let mut links = Links::default();
+        links.keep(whole(1), halves(0), new_reference(), (true, true));
+        links.keep(whole(1), halves(1), new_reference(), (true, true));
+        links.keep(whole(2), halves(0), new_reference(), (false, true));
+        links.forget_unless(|part| part == halves(1));
+        let has = |number, index| links.reference(peer(number), halves(index)).is_some();
+        assert_eq!((has(1, 0), has(1, 1), has(2, 0), links.count()), (false, true, false, 1));
+    }
+
+    #[test]
+    fn a_partner_that_comes_to_hold_more_leaves_no_fragment_with_too_many_links() {
+        let mut links = Links::default();
+        for number in 1..=3 {
+            links.keep((peer(number), Holding::of([1])), halves(1), new_reference(), (false, true));
+        }
+        links.on_round(1);
+        links.keep((peer(4), Holding::of([0])), halves(0), new_reference(), (false, true));
+        assert!(links.has_room_for(whole(4), 0) && !links.has_room_for(whole(4), 1), "three have the second");
+        links.keep(whole(4), halves(1), new_reference(), (false, true));
+        assert_eq!((links.count_of(0), links.count_of(1)), (1, 3), "agreed on before all of them were there");
+        let (last_said, exchanged) = (Holding::of([0]), 1);
+        assert!(!links.has_room_for((peer(6), last_said), exchanged), "of what it holds it has not said all");
+        links.keep((peer(6), last_said), halves(exchanged), new_reference(), (false, true));
+        assert_eq!(links.count_of(1), 3);
+        links.keep((peer(4), Holding::ALL), halves(1), new_reference(), (false, true));
+        // What a partner has given up takes no place.
+        links.keep((peer(4), Holding::of([0])), halves(0), new_reference(), (false, true));
+        assert_eq!(links.count_of(1), 2);
+        assert!(links.has_room_for((peer(5), Holding::of([1])), 1));
+        links.keep((peer(5), Holding::of([1])), halves(1), new_reference(), (false, true));
+        assert_eq!(links.count_of(1), 3);
     }
 }

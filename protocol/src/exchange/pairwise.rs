@@ -243,13 +243,12 @@ impl Pairwise {
         self.responder.on_model_replaced(&mut self.averaging, out);
     }
 
-    /// This node holds other fragments of the model now.
-    pub(crate) fn on_holding_changed(&mut self, holding: Holding, out: &mut Outbox) {
-        let averaging = &mut self.averaging;
-        averaging.turns.hold(holding);
-        averaging.links.forget_unless(|part| averaging.turns.holds(part));
-        self.starter.on_holding_changed(averaging, out);
-        self.responder.on_holding_changed(averaging, out);
+    /// This node holds other fragments of the model now; returns whether some are new.
+    pub(crate) fn on_holding_changed(&mut self, holding: Holding, out: &mut Outbox) -> bool {
+        let has_new = self.averaging.hold(holding);
+        self.starter.on_holding_changed(&mut self.averaging, out);
+        self.responder.on_holding_changed(&mut self.averaging, out);
+        has_new
     }
 
     /// Members average in pairs again, after they did all at once, from one model. A step takes this long.

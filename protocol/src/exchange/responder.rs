@@ -163,7 +163,9 @@ impl Responder {
             Some(_) if !averaging.exchanges(propose.part) => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.turns.holds(propose.part) => Some(RejectReason::NotHeld),
             Some(_) if admission.refuse.is_none() && !self.has_room_for(peer) => Some(RejectReason::Busy),
-            Some(CodeWidth::One) if !averaging.links.has_room_for((peer, admission.holding)) => {
+            Some(CodeWidth::One)
+                if !averaging.links.has_room_for((peer, admission.holding), propose.part.fragment.index) =>
+            {
                 Some(RejectReason::Busy)
             }
             Some(_) => admission.refuse,

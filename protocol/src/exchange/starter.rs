@@ -129,6 +129,7 @@ impl Starter {
     pub(crate) fn on_holding_changed(&mut self, averaging: &mut Averaging, out: &mut Outbox) {
         if self.outgoing.as_ref().is_some_and(|outgoing| !averaging.turns.holds(outgoing.propose.part)) {
             self.fail(ExchangeFailure::NotHeld, averaging, out);
+            self.ended = None;
         }
     }
 

@@ -127,4 +127,16 @@ mod tests {
         assert_eq!(turns.held(), [1, 2], "two blocks");
         assert_eq!(taken(&mut turns, 0..4, |_| true), [1, 2, 1, 2].map(Some));
     }
+
+    #[test]
+    fn what_is_held_may_change() {
+        let mut turns = Turns::new(&Fragments::equal(1000, 4), Holding::ALL);
+        assert_eq!(taken(&mut turns, 0..2, |_| true), [0, 1].map(Some));
+        turns.hold(Holding::of([1, 3]));
+        assert_eq!((turns.held(), turns.rounds_apart(), turns.holds(turns.part(0))), (&[1, 3][..], 2.0, false));
+        assert_eq!(taken(&mut turns, 2..5, |_| true), [3, 1, 3].map(Some));
+        turns.hold(Holding::ALL);
+        assert_eq!((turns.held_count(), turns.rounds_apart()), (4, 1.0));
+        assert_eq!(taken(&mut turns, 5..9, |_| true), [2, 0, 1, 3].map(Some), "those that were away are next");
+    }
 }

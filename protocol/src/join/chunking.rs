@@ -13,6 +13,8 @@ use crate::part::Fragment;
 pub(crate) struct Chunking {
     /// Values of a chunk; at least 1.
     chunk: usize,
+    /// What the node has.
+    holding: Holding,
     /// In order; without those that are empty.
     fragments: Arc<[Place]>,
 }
@@ -41,7 +43,7 @@ impl Chunking {
                 places.push(Place { index, chunks, start: None, values });
             }
         }
-        let mut chunking = Chunking { chunk, fragments: places.into() };
+        let mut chunking = Chunking { chunk, holding, fragments: places.into() };
         chunking.hold(holding);
         chunking
     }
@@ -56,6 +58,12 @@ impl Chunking {
             moved
         };
         self.fragments = self.fragments.iter().map(place).collect();
+        self.holding = holding;
+    }
+
+    /// Which fragments the node has.
+    pub(crate) fn holding(&self) -> Holding {
+        self.holding
     }
 
     /// The chunks of what this node holds.
@@ -188,5 +196,18 @@ mod tests {
             (chunking.count_of(0, 256), chunking.count_of(2, 156), chunking.count_of(3, 100)),
             (Some(3), None, None)
         );
+    }
+
+    #[test]
+    fn what_a_node_has_may_change() {
+        let holdings = [Holding::of([0, 2]), Holding::of([1]), Holding::of([1, 2]), Holding::ALL];
+        for (before, now) in holdings.iter().flat_map(|before| holdings.map(|now| (*before, now))) {
+            let (mut chunking, anew) = (cut(before), cut(now));
+            chunking.hold(now);
+            assert_eq!(chunking.held().collect::<Vec<_>>(), anew.held().collect::<Vec<_>>(), "{before:?} to {now:?}");
+            for chunk in 0..7 {
+                assert_eq!(chunking.span(chunk..chunk + 1), anew.span(chunk..chunk + 1), "{before:?} to {now:?}");
+            }
+        }
     }
 }

@@ -190,13 +190,19 @@ impl Giving {
         }
     }
 
-    /// The node holds other fragments of the model now. Whoever is being served asks elsewhere for what has not come.
+    /// The node holds other fragments of the model now. Whoever is being served asks elsewhere for what is not on its way: it is
+    /// told so, with what is on its way at last.
     pub(crate) fn on_holding_changed(&mut self, holding: Holding, out: &mut Outbox) {
         self.chunking.hold(holding);
         self.copy = None;
-        for (joiner, given) in std::mem::take(&mut self.joiners) {
-            refuse(joiner, given.request, out);
-        }
+        self.joiners.retain(|joiner, given| {
+            (given.unsent, given.is_waiting, given.has_failed) = (0..0, false, true);
+            let is_under_way = !given.sent.parts.is_empty();
+            if !is_under_way {
+                refuse(*joiner, given.request, out);
+            }
+            is_under_way
+        });
     }
 
     fn take_copy(&mut self, out: &mut Outbox) {

@@ -1,6 +1,7 @@
 //! A node's way through its phases: joining, training, the last exchanges, leaving.
 
 use super::Node;
+use super::ending::Settlings;
 use crate::effect::{Effect, TrainerOrder};
 use crate::exchange::{Ended, Outcome};
 use crate::fragments::Holding;
@@ -8,6 +9,7 @@ use crate::join::{Loaded, Witness};
 use crate::message::Message;
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
+use crate::outbox::Purpose;
 use crate::part::{Part, Vector};
 use crate::peer::PeerId;
 use crate::status::Phase;
@@ -182,12 +184,18 @@ impl Node {
     }
 
     /// The trainer holds other fragments of the model than before. Members hear of it as they hear of this node's speed; until then
-    /// their proposals are refused.
+    /// their proposals are refused. Where the run is over, what is new is not what the others ended with.
     pub(super) fn on_holding_changed(&mut self, now: Time, holding: Holding) {
         self.membership.on_holding(holding);
-        self.pairwise.on_holding_changed(holding, &mut self.outbox);
+        let has_new = self.pairwise.on_holding_changed(holding, &mut self.outbox);
         self.giving.on_holding_changed(holding, &mut self.outbox);
         self.joining.on_holding_changed(now, holding);
+        // A reply to that order is not one to the next.
+        self.outbox.forget(|purpose| matches!(purpose, Purpose::StateLoad));
+        if has_new && matches!(self.phase, Phase::Settling | Phase::Completed) {
+            self.settlings = Settlings::default();
+            self.begin_settling(now);
+        }
     }
 
     /// What this node has is older than what it, or a machine of its team, has exchanged: it is copied anew, if somebody comes soon who has

@@ -21,7 +21,7 @@ pub fn outline(effect: &Effect) -> String {
         Effect::Trainer(TrainerOrder::ApplyCorrection { request, part, correction: _, progress_shift }) => {
             write!(text, "ApplyCorrection {request:?} of {part:?}, progress {progress_shift:?}")
         }
-        Effect::Trainer(TrainerOrder::LoadState { request, chunks, progress }) => {
+        Effect::Trainer(TrainerOrder::LoadState { request, chunks, holding: _, progress }) => {
             let bytes: usize = chunks.iter().map(crate::Payload::len).sum();
             write!(text, "LoadState {request:?}: {} chunks, {bytes} bytes, progress {progress:?}", chunks.len())
         }

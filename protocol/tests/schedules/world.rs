@@ -272,7 +272,7 @@ impl World {
                 member.progress = (member.progress + progress_shift).max(0.0);
                 Event::CorrectionApplied { request, report: self.report(index) }
             }
-            Effect::Trainer(TrainerOrder::LoadState { request, chunks, progress }) => {
+            Effect::Trainer(TrainerOrder::LoadState { request, chunks, progress, .. }) => {
                 let state = Snapshot::from_chunks(&chunks, chunks.iter().map(|chunk| chunk.len() / 4).sum());
                 let (accepted, member) = (state.is_some(), &mut self.members[index]);
                 if let Some(state) = state {

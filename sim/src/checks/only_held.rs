@@ -1,11 +1,12 @@
-//! Law: "only what is held": a node takes part in exchanges of fragments that it holds, and in no others.
+//! Law: "only what is held": a node takes part in exchanges of fragments that it holds, and in no others. What it holds may
+//! change: then orders that it has given before may still be carried out, and it gives no more of them.
 
 use murmur_protocol::{Holding, Part};
 
 use super::Violation;
 use crate::scenario::HostIndex;
 
-/// Checks a part of the model that a node asks its trainer for.
+/// Checks a part of the model that a node asks its trainer for, or orders a correction of. `holding`: at present.
 ///
 /// # Errors
 /// When the host does not hold it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::random::{Generator, RngExt, stream};
+use murmur_protocol::{Fragments, Holding};
 
 use super::Drawn;
 use crate::scenario::HostIndex;
@@ -83,6 +84,13 @@ pub(super) fn some_addresses(
     let mut known = vec![first];
     known.extend(take(random, others, addresses.saturating_sub(1)));
     known
+}
+
+/// Some fragments, at least one.
+pub(super) fn some_fragments(random: &mut Generator, fragments: &Fragments) -> Holding {
+    let candidates: Vec<u16> = fragments.filled().collect();
+    let one = candidates[random.random_range(0..candidates.len())];
+    Holding::of(candidates.into_iter().filter(|fragment| *fragment == one || random.random_bool(0.5)))
 }
 
 /// So many are this share of `count`; a share above 0 is at least one.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use murmur_protocol::bounds::LEAVE_TIMEOUT;
 use murmur_protocol::manifest::{GossipSpec, ModelSpec, ScheduleSpec, SynchronousSpec};
-use murmur_protocol::random::{Generator, RngExt};
+use murmur_protocol::random::RngExt;
 use murmur_protocol::{AddressRange, Fragments, Holding, Start};
 
-use super::dice::{Dice, between, share_of, some_addresses, take, time_between};
+use super::dice::{Dice, between, share_of, some_addresses, some_fragments, take, time_between};
 use super::schedule::Schedule;
 use super::{Drawn, ScenarioFile, TrainerKind};
 use crate::network::{LatencySpec, NetworkSpec};
@@ -194,7 +194,11 @@ impl ScenarioFile {
             let is_late = late.contains(&host);
             NodePlan {
                 start: if is_late { Start::FromPeer } else { Start::WithModel },
-                holding: if partial.contains(&host) { some_of(&mut holding_dice, fragments) } else { Holding::ALL },
+                holding: if partial.contains(&host) {
+                    some_fragments(&mut holding_dice, fragments)
+                } else {
+                    Holding::ALL
+                },
                 helps: None,
                 begins_at: if is_late { time_between(&mut late_dice, section.late_seconds) } else { Duration::ZERO },
                 bootstrap: some_addresses(&mut address_dice, host, count, addresses),
@@ -211,13 +215,6 @@ impl ScenarioFile {
         };
         (0..count).map(plan).collect()
     }
-}
-
-/// Some fragments, at least one.
-fn some_of(random: &mut Generator, fragments: &Fragments) -> Holding {
-    let candidates: Vec<u16> = fragments.filled().collect();
-    let one = candidates[random.random_range(0..candidates.len())];
-    Holding::of(candidates.into_iter().filter(|fragment| *fragment == one || random.random_bool(0.5)))
 }
 
 fn is_lossless(scenario: &Scenario) -> bool {

@@ -2,7 +2,7 @@
 
 use super::ScenarioFile;
 use super::dice::{Dice, between, share_of, take};
-use crate::scenario::{Lie, NodePlan, Scenario};
+use crate::scenario::{HostIndex, Lie, NodePlan, Scenario};
 use murmur_protocol::Holding;
 use murmur_protocol::random::RngExt;
 
@@ -58,14 +58,53 @@ impl ScenarioFile {
 fn outnumber_liars(scenario: &mut Scenario) {
     let count = scenario.gossip.fragments;
     for fragment in 0..count {
-        let (liars, honest): (Vec<&NodePlan>, Vec<&NodePlan>) =
-            scenario.nodes.iter().filter(|plan| plan.holding.holds(fragment)).partition(|plan| plan.lie.is_some());
-        if honest.len() < HONEST_FOR_A_LIAR * liars.len() {
+        if !outnumbers_liars(&scenario.nodes, fragment) {
             let lacks_it = |plan: &&mut NodePlan| plan.lie.is_none() && !plan.holding.holds(fragment);
             for plan in scenario.nodes.iter_mut().filter(lacks_it) {
                 let held = plan.holding.fragments(count);
                 plan.holding = Holding::of(held.chain(std::iter::once(fragment)));
             }
         }
+    }
+}
+
+/// Whether enough honest hosts hold a fragment.
+fn outnumbers_liars(nodes: &[NodePlan], fragment: u16) -> bool {
+    let (liars, honest): (Vec<&NodePlan>, Vec<&NodePlan>) =
+        nodes.iter().filter(|plan| plan.holding.holds(fragment)).partition(|plan| plan.lie.is_some());
+    honest.len() >= HONEST_FOR_A_LIAR * liars.len()
+}
+
+/// A host is to hold other fragments than before: `wanted`, but that an honest one gives none up, and a liar takes none, of which
+/// liars would then hold too much. `None` where nothing changes. `count`: of all fragments.
+pub(super) fn next_holding(nodes: &mut [NodePlan], host: HostIndex, wanted: Holding, count: u16) -> Option<Holding> {
+    let before = nodes[host].holding;
+    nodes[host].holding = wanted;
+    let is_honest = nodes[host].lie.is_none();
+    let may_change = |fragment| outnumbers_liars(nodes, fragment) || wanted.holds(fragment) == is_honest;
+    let held = |fragment: &u16| if may_change(*fragment) { wanted.holds(*fragment) } else { before.holds(*fragment) };
+    let held: Vec<u16> = (0..count).filter(held).collect();
+    let next = if held.is_empty() { before } else { Holding::of(held) };
+    nodes[host].holding = next;
+    (next != before).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_leaves_liars_a_minority_of_each_fragment() {
+        let mut nodes = vec![NodePlan::founder(vec![]); HONEST_FOR_A_LIAR + 1];
+        (nodes[1].lie, nodes[1].holding, nodes[2].holding) = (Some(Lie::Noise), Holding::of([0]), Holding::of([0, 1]));
+        let second = Some(Holding::of([1]));
+        assert_eq!(next_holding(&mut nodes, 2, Holding::of([1]), 2), None, "one too few would be honest");
+        assert_eq!(next_holding(&mut nodes, 1, Holding::of([1]), 2), second, "what a liar leaves all others may leave");
+        assert_eq!(next_holding(&mut nodes, 2, Holding::of([0]), 2), None, "now they are needed there");
+        nodes[3].holding = Holding::of([0]);
+        assert_eq!(next_holding(&mut nodes, 1, Holding::of([0, 1]), 2), Some(Holding::of([0, 1])));
+        nodes[1].holding = Holding::of([0]);
+        assert_eq!(next_holding(&mut nodes, 1, Holding::of([1]), 2), None, "a liar does not come where too few are");
+        assert_eq!(next_holding(&mut nodes, 3, Holding::of([1]), 2), Some(Holding::of([0, 1])), "who comes is welcome");
     }
 }

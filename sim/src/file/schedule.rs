@@ -5,6 +5,7 @@
 
 mod departures;
 mod disturbances;
+mod holdings;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::dice::Dice;
 use crate::scenario::{HostIndex, Incident, Scenario};
 use departures::{churn, crashes, crowd, finish, leaves};
 use disturbances::{bad_links, breaks, full_disks, hints, lost_addresses, partition, pauses, relays, rests, slowdowns};
+use holdings::holding_changes;
 
 /// A node that has just begun is left alone for so long: a process takes a moment before anything can happen to it.
 const SETTLING_IN: Duration = Duration::from_secs(1);
@@ -84,6 +86,7 @@ impl ScenarioFile {
             crowd(section, addresses, dice, schedule);
         }
         self.draw_machines(dice, &mut schedule.scenario);
+        holding_changes(dice.count("swarm.holding_changes", self.swarm.holding_changes), dice, schedule);
         self.schedule_departures(dice, schedule);
         self.schedule_disturbances(dice, schedule);
         if self.liars.as_ref().is_some_and(|section| section.gone_in_calm) {

@@ -90,6 +90,7 @@ impl ScenarioFile {
             let rule = "it is 0 for the transformer, which is trained as a whole".to_owned();
             return Err(mistake("swarm.partial_share", swarm.partial_share.to.to_string(), rule));
         }
+        counted("swarm.holding_changes", swarm.holding_changes, 0, 1000)?;
         within("trainer.learning_rate", trainer.learning_rate, 1e-6, 1.0)?;
         within("trainer.spread", trainer.spread, 0.0, 1000.0)?;
         within("trainer.noise", trainer.noise, 0.0, 1000.0)?;

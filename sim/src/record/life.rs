@@ -22,7 +22,7 @@ pub struct LifeRecord {
     pub model: Vec<f32>,
     /// What of it this host holds; nothing else of it says anything.
     pub held: Vec<Range<usize>>,
-    /// The trainer's objective at the model, or at its last one.
+    /// The trainer's objective at the model, with the rest of another one where this host does not hold all; 0 for the dead.
     pub loss: f64,
     /// How far the model has moved beyond its own training and the corrections that its node ordered, as a Euclidean
     /// norm.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use murmur_protocol::bounds::FRAGMENTS_MAX;
 use murmur_protocol::{Notice, PeerId};
 
 use crate::file::Plan;
@@ -67,6 +68,12 @@ fn told(incident: &Incident) -> (Option<HostIndex>, String) {
         Incident::StopLearning => (None, "! learning ends: calm from here on".to_owned()),
         Incident::StopReporting => (None, "! no exchange begins from here on".to_owned()),
         Incident::Finish { at, steps } => (Some(*at), format!("! finishes the run in {steps:.0} steps")),
+        Incident::Holds(host, holding) => {
+            let held: Vec<String> = holding.fragments(FRAGMENTS_MAX).map(|fragment| fragment.to_string()).collect();
+            let what =
+                if holding.is_all() { "the whole model".to_owned() } else { format!("fragments {}", held.join(", ")) };
+            (Some(*host), format!("! holds {what} from here on"))
+        }
         Incident::Tell(host, event) => (Some(*host), format!("! is told {event:?}")),
     }
 }

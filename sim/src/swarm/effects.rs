@@ -89,10 +89,11 @@ impl Swarm {
                 self.order(index, Order::Snapshot(request, selection));
             }
             TrainerOrder::ApplyCorrection { request, part, correction, progress_shift } => {
+                self.history.find(checks::only_held(index, self.scenario.nodes[index].holding, part));
                 let merge = merged.take().map(|merging| self.keep_landing(index, merging, part, &correction));
                 self.order(index, Order::Correction { request, part, correction, progress_shift, merge });
             }
-            TrainerOrder::LoadState { request, chunks, progress } => {
+            TrainerOrder::LoadState { request, chunks, holding: _, progress } => {
                 self.order(index, Order::State { request, chunks, progress });
             }
             TrainerOrder::AdvanceOuter => self.order(index, Order::AdvanceOuter),

@@ -44,6 +44,7 @@ impl Swarm {
                 self.catch_up_everywhere();
                 self.is_reporting = false;
             }
+            Incident::Holds(host, holding) => self.hold(host, holding),
             Incident::Finish { at, steps } => self.finish(at, steps),
             Incident::Tell(host, event) => self.tell(host, *event),
         }

@@ -11,7 +11,7 @@ use crate::happening::{Happening, Life};
 use crate::host::{Clock, Host, address_of, identity};
 use crate::liar::Liar;
 use crate::scenario::{Disk, HostIndex};
-use crate::trainer::Trainer;
+use crate::trainer::{Order, Trainer};
 
 impl Swarm {
     pub(super) fn begin(&mut self, index: HostIndex, start: Start) {
@@ -88,7 +88,7 @@ impl Swarm {
         // The step that it was about to end counts for nothing.
         dead.end_training(now);
         dead.measure_node(&mut self.history.peaks);
-        self.dead.push(dead.record(now, false, &self.objective));
+        self.dead.push(dead.record(now, false, &self.objective, None));
         self.paused_until[index] = Time::ZERO;
         for (_, link) in &dead.links {
             self.break_link(*link);
@@ -131,6 +131,19 @@ impl Swarm {
         if self.hosts[index].as_ref().is_some_and(|host| host.life == life) {
             self.crash(index);
         }
+    }
+
+    /// The trainer takes other fragments up and gives the rest away, between two steps. A state that it was ordered to take over
+    /// no longer fits.
+    pub(super) fn hold(&mut self, index: HostIndex, holding: Holding) {
+        self.catch_up(index);
+        self.scenario.nodes[index].holding = holding;
+        let held = self.fragments.held(holding).collect();
+        if let Some(host) = self.hosts[index].as_mut() {
+            host.trainer.hold(held);
+            host.orders.iter_mut().for_each(Order::outdate);
+        }
+        self.tell(index, Event::HoldingChanged { holding });
     }
 
     /// Writes what the next life resumes from. On a full disk the last checkpoint stays.

@@ -1,6 +1,7 @@
 //! Looking at a swarm from outside: records for checks, samples for plots.
 
 use super::Swarm;
+use crate::host::Host;
 use crate::record::{Record, Sample, Spread, Traffic};
 
 impl Swarm {
@@ -15,7 +16,13 @@ impl Swarm {
         let known = honest.flat_map(|host| host.node.status().known);
         let ended = known.filter_map(|known| self.ended_at.get(&known.peer));
         let longest_remembered = ended.map(|at| now.saturating_since(*at)).max().unwrap_or_default();
-        let living = self.hosts.iter().flatten().map(|host| host.record(now, true, &self.objective));
+        let is_whole = |host: &Host| {
+            let held = host.trainer.held().iter().map(ExactSizeIterator::len).sum::<usize>();
+            host.liar.is_none() && host.trainer.has_model && held == self.fragments.parameters()
+        };
+        let whole = self.hosts.iter().flatten().find(|host| is_whole(host)).map(|host| host.trainer.values());
+        let whole = whole.as_deref();
+        let living = self.hosts.iter().flatten().map(|host| host.record(now, true, &self.objective, whole));
         Record {
             lives: self.dead.iter().cloned().chain(living).collect(),
             fragments: self.scenario.gossip.fragments.into(),

@@ -65,6 +65,8 @@ pub enum Sabotage {
     TakesSumsUpTwice,
     /// What a node holds is taken for the whole model.
     ExchangesAll,
+    /// That a node holds other fragments than before is not heard.
+    KeepsHolding,
     /// Something that is neither seed nor event decides.
     AmbientRandomness,
 }
@@ -135,7 +137,8 @@ impl Core {
             }
             _ => None,
         };
-        self.node.handle(now, event);
+        let is_deaf = self.is(Sabotage::KeepsHolding) && matches!(event, Event::HoldingChanged { .. });
+        self.node.handle(now, if is_deaf { Event::TimePassed } else { event });
         if pursued.is_some() {
             self.extra.push(Effect::Network(NetworkOrder::Dial { peer: pursued, addresses: Vec::new() }));
         }

@@ -188,7 +188,7 @@ pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
             correction(change, out);
             number(progress_shift.to_bits(), out);
         }
-        Effect::Trainer(TrainerOrder::LoadState { request, chunks, progress }) => {
+        Effect::Trainer(TrainerOrder::LoadState { request, chunks, holding: _, progress }) => {
             out.push(108);
             number(request.0, out);
             chunks.iter().for_each(|chunk| bulk(chunk, out));

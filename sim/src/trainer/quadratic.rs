@@ -153,6 +153,10 @@ impl Learner for Quadratic {
         Ok(())
     }
 
+    fn hold(&mut self, held: Vec<Range<usize>>) {
+        self.held = held;
+    }
+
     fn gradient(&mut self) -> Vec<f32> {
         let pairs = self.values.iter().zip(&self.optimum);
         pairs

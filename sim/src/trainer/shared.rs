@@ -85,6 +85,10 @@ impl Learner for Shared {
         team.learner.load_state(&[Snapshot::from(values).to_payload()])
     }
 
+    fn hold(&mut self, held: Vec<Range<usize>>) {
+        self.held = held;
+    }
+
     fn advance_outer(&mut self) -> Result<(), TrainingError> {
         if self.is_captain { self.team.inside().learner.advance_outer() } else { Ok(()) }
     }

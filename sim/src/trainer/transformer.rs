@@ -82,6 +82,9 @@ impl Learner for Transformer {
         self.engine.advance_outer()
     }
 
+    /// It is trained as a whole, alone or as a team's.
+    fn hold(&mut self, _held: Vec<std::ops::Range<usize>>) {}
+
     fn set_members(&mut self, members: f64) {
         self.engine.set_members(members);
     }

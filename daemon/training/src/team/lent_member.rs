@@ -125,8 +125,8 @@ impl LentMember {
                 let applied = Event::CorrectionApplied { request, report: self.report };
                 edited.ok().filter(|()| fits).map(|()| applied)
             }),
-            TrainerOrder::LoadState { chunks, .. } => {
-                let accepted = self.load(stage, &chunks);
+            TrainerOrder::LoadState { chunks, holding, .. } => {
+                let accepted = holding == self.share.holding && self.load(stage, &chunks);
                 Some(Event::StateLoaded { request, accepted, report: self.report })
             }
             _ => None,

@@ -1,0 +1,117 @@
+//! Hosts that hold some fragments of the model, and others after a while.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use murmur_protocol::Holding;
+use murmur_protocol::manifest::{GossipKind, GossipSpec};
+use murmur_sim::checks::{Violation, liveness, safety};
+use murmur_sim::file::{Drawn, ScenarioFile, built_in};
+use murmur_sim::record::Record;
+use murmur_sim::{Disk, Incident, NodePlan, Scenario, Swarm};
+
+const PARAMETERS: usize = 1000;
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Nodes that average a model of two fragments.
+fn halves(nodes: usize, kind: GossipKind) -> Scenario {
+    let mut scenario = Scenario::calm(nodes);
+    scenario.parameters = PARAMETERS;
+    scenario.gossip = GossipSpec { kind, fragments: 2, ..GossipSpec::default() };
+    scenario
+}
+
+fn run(scenario: Scenario) -> Record {
+    let mut swarm = Swarm::new(scenario.then_calm(seconds(90), seconds(250)), 1);
+    swarm.run_until(seconds(275));
+    swarm.record()
+}
+
+fn findings(record: &Record, present: usize) -> Vec<Violation> {
+    let mut found = safety(record, PARAMETERS);
+    found.extend(liveness(record, present, 0.01));
+    found
+}
+
+/// From where to where a host holds the model at the end.
+fn held(record: &Record, host: usize) -> Range<usize> {
+    let life = record.lives.iter().rfind(|life| life.host == host).expect("it has lived");
+    let held = &life.held;
+    held[0].start..held[held.len() - 1].end
+}
+
+/// Its helper becomes a node by itself and is lost again: what that one has exchanged is the captain's, as both have one model.
+#[test]
+fn a_captain_gives_up_what_its_helper_exchanges_and_takes_it_back() {
+    for kind in [GossipKind::Pairs, GossipKind::Links] {
+        let team = |is_helper_lost: bool| {
+            let mut scenario = halves(3, kind);
+            let helper = NodePlan { holding: Holding::of([1]), helps: Some(2), ..NodePlan::founder(vec![0]) };
+            scenario.nodes.push(NodePlan { begins_at: seconds(20), ..helper });
+            scenario = scenario.at(seconds(20), Incident::Holds(2, Holding::of([0])));
+            if is_helper_lost {
+                scenario = scenario.at(seconds(60), Incident::Leave(3));
+                scenario = scenario.at(seconds(60), Incident::Holds(2, Holding::ALL));
+            }
+            run(scenario)
+        };
+        let record = team(false);
+        assert_eq!((findings(&record, 4), held(&record, 2)), (vec![], 0..512), "{kind:?}");
+        let record = team(true);
+        assert_eq!((findings(&record, 3), held(&record, 2)), (vec![], 0..PARAMETERS), "{kind:?}");
+    }
+}
+
+/// Its last checkpoint is of what it held then.
+#[test]
+fn a_host_that_comes_back_holds_what_it_held_at_last() {
+    for disk in [Disk::Kept, Disk::Lost] {
+        let mut scenario = halves(4, GossipKind::Pairs);
+        scenario.nodes[3].holding = Holding::of([0]);
+        scenario = scenario.at(seconds(35), Incident::Holds(3, Holding::of([1])));
+        let back = Incident::Restart { host: 3, same_identity: true, disk };
+        let record = run(scenario.at(seconds(36), back));
+        assert_eq!((findings(&record, 4), held(&record, 3)), (vec![], 512..PARAMETERS), "{disk:?}");
+    }
+}
+
+/// What it does not hold is as in the first model, which nobody looks at.
+#[test]
+fn a_host_is_as_good_as_what_it_holds() {
+    let mut scenario = halves(3, GossipKind::Pairs);
+    let joiner = NodePlan::joiner(seconds(100), vec![0]);
+    scenario.nodes.push(NodePlan { holding: Holding::of([0]), ..joiner });
+    let record = run(scenario);
+    let loss = |host| record.lives.iter().find(|life| life.host == host).expect("it has lived").loss;
+    assert!((loss(3) / loss(0) - 1.0).abs() < 0.1, "{} and {}", loss(3), loss(0));
+}
+
+/// The first node holds all of the model, and honest hosts are many enough in each fragment, whatever the others give up.
+#[test]
+fn a_fragment_is_never_left_to_liars() {
+    let mut file: ScenarioFile = toml::from_str(built_in("everything").expect("it is there").text).expect("it parses");
+    (file.swarm.partial_share, file.swarm.holding_changes) = (Drawn::fixed(1.0), Drawn::fixed(6));
+    let mut changes = 0;
+    for seed in 0..100 {
+        let scenario = file.draw(seed).scenario;
+        let (mut nodes, count) = (scenario.nodes.clone(), scenario.gossip.fragments);
+        let mut incidents = scenario.incidents.clone();
+        incidents.sort_by_key(|(time, _)| *time);
+        for (_, incident) in incidents {
+            let Incident::Holds(host, holding) = incident else { continue };
+            assert!(host != 0 && holding != nodes[host].holding && holding.fragments(count).next().is_some());
+            nodes[host].holding = holding;
+            changes += 1;
+            for fragment in 0..count {
+                let holders = || nodes.iter().filter(|node| node.holding.holds(fragment));
+                let (liars, all) = (holders().filter(|node| node.lie.is_some()).count(), holders().count());
+                let is_left = nodes.iter().any(|node| node.lie.is_none() && !node.holding.holds(fragment));
+                assert!(all >= 10 * liars || !is_left, "seed {seed}: {liars} of {all} hold fragment {fragment}");
+            }
+        }
+    }
+    assert!(changes > 1000, "{changes}");
+}
