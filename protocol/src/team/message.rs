@@ -44,7 +44,7 @@ pub enum TeamMessage {
         kind: BatchKind,
         /// Its microbatches.
         lanes: Lanes,
-        /// Where the helper is to be a member of the swarm by itself, from now on.
+        /// Of training: where the helper is to be a member of the swarm by itself, from now on.
         membership: Option<Membership>,
     },
     /// Helper: all backwards are done; the sum of the squares of each tensor of the gradient, in the order of the layout.

@@ -96,6 +96,10 @@ fn a_helper_is_a_member_from_a_batch_on_until_a_copy_ends_it() {
     lent.begin(5, 7, at(3.0));
     lent.hear(TeamMessage::Drop { epoch: 5, batch: 7 });
     assert_eq!(lent.told(), ["member at 3"]);
+    let (kind, lanes) = (BatchKind::Evaluation, Lanes::one(1));
+    lent.hear(TeamMessage::Begin { epoch: 5, batch: 8, kind, lanes, membership: at(3.0) });
+    lent.hear(TeamMessage::Drop { epoch: 5, batch: 8 });
+    assert!(lent.told().is_empty(), "an evaluation is no step");
     lent.hear(TeamMessage::Copy { epoch: 5, request: 8, kind: StateKind::Training, stays_member: true });
     lent.tell(HelperEvent::Copied { request: 8, payload: Payload::from(vec![0; 4]) });
     assert_eq!(lent.told(), ["copy"]);

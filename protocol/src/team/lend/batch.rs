@@ -164,7 +164,9 @@ impl Helper {
         let early = std::mem::take(&mut self.early);
         self.abandon_batch();
         self.last_batch = number;
-        self.average(membership);
+        if kind == BatchKind::Training {
+            self.average(membership);
+        }
         let assign = &self.stage.as_ref().expect("a stage that is ready").assign;
         self.batch = Some(Batch::new(assign, number, kind, lanes));
         for frame in early {
