@@ -196,6 +196,9 @@ pub const WAITING_NOTICE_PERIOD: Duration = Duration::from_secs(10);
 /// found in seconds.
 pub const OUTDATED_FOR: Duration = Duration::from_secs(60);
 
+/// How much longer it waits for the rest of a copy that has begun, while nobody sends any of it. A guess.
+pub const OUTDATED_BEGUN_FOR: Duration = Duration::from_secs(600);
+
 /// The last exchange of a leaving node may take this long.
 pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
 

@@ -98,6 +98,11 @@ impl Joining {
     /// The node holds other fragments of the model now: where it copies one, it begins anew.
     pub(crate) fn on_holding_changed(&mut self, now: Time, holding: Holding) {
         self.chunking.hold(holding);
+        self.begin_anew(now);
+    }
+
+    /// What has come of a copy counts no more.
+    pub(crate) fn begin_anew(&mut self, now: Time) {
         self.copying = Copying::new(self.chunking.clone());
         (self.loading, self.checking, self.ask_at) = (None, None, now);
     }
@@ -116,8 +121,13 @@ impl Joining {
         self.copying.asked().is_empty() && self.loading.is_none() && self.checking.is_none()
     }
 
+    /// Chunks that are there, and chunks of the state.
+    pub(crate) fn chunks(&self) -> (usize, usize) {
+        self.copying.chunks()
+    }
+
     pub(crate) fn status(&self) -> CopyStatus {
-        let (chunks, of) = self.copying.chunks();
+        let (chunks, of) = self.chunks();
         CopyStatus { chunks, of, donors: self.copying.asked().iter().map(|asked| asked.peer).collect() }
     }
 

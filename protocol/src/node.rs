@@ -260,6 +260,7 @@ impl Node {
             }
             Event::Reduced { request, result } => self.on_reply(now, request, Reply::Reduced(result)),
             Event::HoldingChanged { holding } => self.on_holding_changed(now, holding),
+            Event::ModelOutdated if self.synchronous.is_some() => {}
             Event::ModelOutdated => self.outdated_until = Some(now + OUTDATED_FOR),
             Event::RestBegan => self.on_rest(now, true),
             Event::RestEnded => self.on_rest(now, false),

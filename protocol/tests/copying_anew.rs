@@ -145,3 +145,22 @@ fn a_model_that_is_older_than_what_was_exchanged_is_copied_anew_from_whoever_com
         assert_eq!(alone.node.status().phase, Phase::Training);
     }
 }
+
+#[test]
+fn a_model_of_which_nobody_gives_a_newer_one_is_good_enough_again() {
+    let mut node = Responder::new();
+    node.tell(Event::ModelOutdated);
+    let peer = starter(10);
+    let mut request = asked(&node.tell(Event::PeerConnected { peer, addresses: vec![] }));
+    assert!(request.is_some() && node.node.status().copying.is_some());
+    while node.now < Time::ZERO + bounds::OUTDATED_FOR + Duration::from_secs(30) {
+        if let Some((peer, request)) = request.take() {
+            let message = Message::RefuseState { request, retry_after_ms: 1000 };
+            node.tell(Event::MessageReceived { peer, message });
+        }
+        node.now = node.now + Duration::from_secs(1);
+        request = asked(&node.tell(Event::TimePassed));
+    }
+    assert!(node.node.status().copying.is_none(), "it goes on with what it has");
+    node.meet(starter(11), PATIENCE);
+}

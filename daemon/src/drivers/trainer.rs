@@ -364,7 +364,7 @@ impl TrainerThread {
                 self.ending = Some(order.ending);
             }
             TrainerOrder::Begin => self.begin(),
-            TrainerOrder::End => self.end_training(),
+            TrainerOrder::End => self.stage = Stage::Ended,
             TrainerOrder::Complete => self.complete(),
         }
         self.finish_arrived();

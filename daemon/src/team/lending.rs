@@ -197,7 +197,7 @@ fn on_news(
             // Nobody listens any more where this helper is about to end.
             HelperNews::MemberBegins(new) => drop(memberships.send(member::Told::Begins(new))),
             HelperNews::MemberEnds => drop(memberships.send(member::Told::Ends)),
-            HelperNews::OfMember(event) => facts_of_member.tell(event),
+            HelperNews::OfMember(membership, event) => facts_of_member.tell(membership, event),
             HelperNews::Notice(notice) => {
                 let text = words::of_helper(notice);
                 match notice {

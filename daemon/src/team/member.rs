@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, Throttle};
-use murmur_protocol::{Bootstrap, Config, Event, Name, Node, Notice, Ticket, Time, TrainerOrder};
+use murmur_protocol::{Bootstrap, Config, Event, Name, Node, Notice, PeerId, Status, Ticket, Time, TrainerOrder};
 use murmur_training::team::{HelperControl, NewMember};
 use murmur_training::trained_layout;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -23,12 +23,15 @@ use crate::settings::NodeSettings;
 const EVENTS_MAX: usize = 1024;
 
 /// Notices that nobody has taken; older ones are lost.
-const NOTICES_MAX: usize = 16;
+const NOTICES_MAX: usize = 256;
 
 /// How long a member may reach nobody before its captain is told to exchange for it. A guess: a daemon finds others in seconds.
 const APART_AFTER: Duration = Duration::from_secs(30);
 
-/// How long it may take to leave: its layers are the captain's again, and no exchange is begun for them.
+/// How long its core has to hear that no exchange is to begin any more.
+const RESTED: Duration = Duration::from_millis(50);
+
+/// How long it may take to leave.
 pub(super) const LEAVING_MAX: Duration = Duration::from_secs(2);
 
 /// What a helper's thread says of its membership.
@@ -40,21 +43,26 @@ pub(super) enum Told {
     Ends,
 }
 
-/// Where the core of a member hears facts from, where there is one; clones share it.
+/// The number of a membership, and where its core hears of facts.
+type Core = (u64, mpsc::Sender<Event>);
+
+/// Where facts for the core of a member go, where there is one; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Facts(Arc<Mutex<Option<mpsc::Sender<Event>>>>);
+pub(super) struct Facts(Arc<Mutex<Option<Core>>>);
 
 impl Facts {
-    /// Hands a fact over without waiting.
-    pub(super) fn tell(&self, event: Event) {
-        if let Some(events) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+    /// Hands a fact of a membership over without waiting.
+    pub(super) fn tell(&self, membership: u64, event: Event) {
+        if let Some((now, events)) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner)
+            && *now == membership
+        {
             // A core that does not keep up has requests that fail by their deadlines.
             let _ = events.try_send(event);
         }
     }
 
-    fn go_to(&self, events: Option<mpsc::Sender<Event>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = events;
+    fn go_to(&self, core: Option<Core>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = core;
     }
 }
 
@@ -81,6 +89,7 @@ impl Place {
                 Told::Ends => told.recv().await,
                 Told::Begins(new) => {
                     let (stop, stopped) = watch::channel(false);
+                    let number = new.number;
                     let member = self.member(*new, stopped);
                     tokio::pin!(member);
                     tokio::select! {
@@ -92,8 +101,14 @@ impl Place {
                             told.recv().await
                         }
                         next = told.recv() => {
+                            // No last exchange: its layers are another's by now.
+                            self.facts.tell(number, Event::RestBegan);
+                            tokio::select! {
+                                _ = &mut member => {}
+                                () = tokio::time::sleep(RESTED) => {}
+                            }
                             stop.send_replace(true);
-                            let _ = member.await;
+                            let _ = tokio::time::timeout(2 * LEAVING_MAX, member).await;
                             next
                         }
                     }
@@ -106,7 +121,7 @@ impl Place {
 
     /// One membership, until `stop` says so.
     async fn member(&self, new: NewMember, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
-        let NewMember { manifest, share, ticket, report, is_outdated } = new;
+        let NewMember { number, manifest, share, ticket, report, is_outdated } = new;
         let ticket: Ticket = ticket.parse().context("the captain's ticket")?;
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let config = network_config(self.identity.clone(), &manifest, &self.settings, ticket.secret.clone())?;
@@ -130,7 +145,7 @@ impl Place {
         let (trainer, orders) = Trainer::elsewhere();
         let control = self.control.clone();
         // Ends with the trainer.
-        std::thread::Builder::new().name("member".to_owned()).spawn(move || pass_on(&orders, &control))?;
+        std::thread::Builder::new().name("member".to_owned()).spawn(move || pass_on(&orders, number, &control))?;
         let picture = Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() };
         let (pictures, view) = watch::channel(picture);
         let (notices, mut heard) = broadcast::channel(NOTICES_MAX);
@@ -138,7 +153,7 @@ impl Place {
         if is_outdated {
             let _ = events.try_send(Event::ModelOutdated);
         }
-        self.facts.go_to(Some(events));
+        self.facts.go_to(Some((number, events)));
         note(&format!("member      exchanges {:.0} % of the model by itself", 100.0 * held as f64 / of.max(1) as f64));
         let channels = Channels { events: inbox, pictures, notices, recorder: None };
         let engine = Engine::new(node, network, trainer, workers, clock, channels).run(stop.clone());
@@ -148,19 +163,21 @@ impl Place {
         let stopped = loop {
             tokio::select! {
                 stopped = &mut engine => break stopped,
-                Ok(Noticed { notice: Notice::StateReceived { donors, .. }, .. }) = heard.recv() => {
-                    let names: Vec<String> = donors.into_iter().map(words::short).collect();
-                    note(&format!("member      took its layers over from {}", names.join(", ")));
+                noticed = heard.recv() => {
+                    if let Ok(Noticed { notice: Notice::StateReceived { donors, .. }, .. }) = noticed {
+                        let names: Vec<String> = donors.into_iter().map(words::short).collect();
+                        note(&format!("member      took its layers over from {}", names.join(", ")));
+                    }
                 }
                 _ = looks.tick() => {
                     let line = described(&view.borrow());
-                    if !view.borrow().status.connected.is_empty() {
+                    if reaches_others(&view.borrow().status, ticket.peer) {
                         seen = Instant::now();
                     }
                     self.shown.send_replace(line);
                     if seen.elapsed() > APART_AFTER && !is_told && !*stop.borrow_and_update() {
                         is_told = true;
-                        note("warning: as a member of the swarm this helper has reached nobody; the captain exchanges for it");
+                        note("warning: as a member of the swarm this helper reaches nobody; the captain exchanges for it");
                         self.control.found_apart();
                     }
                 }
@@ -172,10 +189,16 @@ impl Place {
     }
 }
 
+/// Whether it can exchange with somebody beside its captain, which lacks what it holds; or there is nobody else.
+fn reaches_others(status: &Status, captain: PeerId) -> bool {
+    let others = status.members.keys().any(|peer| *peer != captain);
+    status.connected.iter().any(|peer| *peer != captain) || (!others && !status.connected.is_empty())
+}
+
 /// Orders of a core on their way to the helper's thread.
-fn pass_on(orders: &std::sync::mpsc::Receiver<TrainerOrder>, control: &HelperControl) {
+fn pass_on(orders: &std::sync::mpsc::Receiver<TrainerOrder>, membership: u64, control: &HelperControl) {
     for order in orders {
-        if !control.order(order) {
+        if !control.order(membership, order) {
             return;
         }
     }

@@ -2,6 +2,7 @@
 
 use super::Node;
 use super::ending::Settlings;
+use crate::bounds::OUTDATED_BEGUN_FOR;
 use crate::effect::{Effect, TrainerOrder};
 use crate::exchange::{Ended, Outcome};
 use crate::fragments::Holding;
@@ -168,7 +169,7 @@ impl Node {
 
     fn believe_copy(&mut self, clip: Option<f64>) {
         self.joining.end_check();
-        self.is_outlier = false;
+        (self.is_outlier, self.outdated_until) = (false, None);
         self.pairwise.begin_ramp(clip);
         self.begin_training();
     }
@@ -198,14 +199,20 @@ impl Node {
         }
     }
 
-    /// What this node has is older than what it, or a machine of its team, has exchanged: it is copied anew, if somebody comes soon who has
-    /// some of it.
+    /// What this node has is older than what it, or a machine of its team, has exchanged: it is copied anew, if somebody comes soon who
+    /// has some of it, and gives it.
     fn renew(&mut self, now: Time) {
+        let Some(until) = self.outdated_until.filter(|_| self.phase == Phase::Training) else { return };
         let holds_some = |peer| self.pairwise.shares(self.membership.holding(peer));
-        let can_copy = || self.membership.directly_connected().any(holds_some);
-        let is_wanted = self.outdated_until.is_some_and(|until| now < until) && self.synchronous.is_none();
-        if is_wanted && self.phase == Phase::Training && can_copy() {
-            (self.is_outlier, self.outdated_until) = (true, None);
+        if until <= now {
+            // Whoever is there has no model either, or lacks some of it.
+            let has_begun = self.joining.chunks().0 > 0 && now < until + OUTDATED_BEGUN_FOR;
+            if !self.is_outlier || (!has_begun && self.joining.is_idle()) {
+                (self.is_outlier, self.outdated_until) = (false, None);
+                self.joining.begin_anew(now);
+            }
+        } else if !self.is_outlier && self.membership.directly_connected().any(holds_some) {
+            self.is_outlier = true;
             self.joining.expect_progress(Some(self.pairwise.training().progress));
         }
     }

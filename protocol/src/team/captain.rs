@@ -14,6 +14,7 @@
 mod band;
 mod batch;
 mod forming;
+mod members;
 mod progress;
 mod roster;
 mod states;
@@ -27,7 +28,7 @@ use super::cut::Cut;
 use super::effect::CaptainEffect;
 use super::event::CaptainEvent;
 use super::frame::StateKind;
-use super::message::{BatchKind, Lanes, Membership, TeamMessage};
+use super::message::{BatchKind, Lanes, TeamMessage};
 use super::notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus, WriteOutcome};
 use super::work::Work;
 use crate::Payload;
@@ -36,6 +37,7 @@ use crate::peer::PeerId;
 use crate::time::Time;
 use batch::Batch;
 use forming::{Loading, Saving, Waiting};
+use members::Members;
 use roster::{Roster, Speed, Task};
 use states::{Checked, Copying, Writing};
 
@@ -63,10 +65,7 @@ pub struct Captain {
     computing: Option<Work>,
     /// Of the captain's own machine, as measured.
     speed: Speed,
-    /// Where helpers of the cut are to be members of the swarm by themselves.
-    membership: Option<Membership>,
-    /// Whether one of them has reached nobody there.
-    is_apart: bool,
+    members: Members,
     /// Whether a better cut is to be looked for: a helper has offered, or much was measured.
     reconsiders: bool,
     waited: Duration,
@@ -118,8 +117,7 @@ impl Captain {
             want: None,
             computing: None,
             speed: Speed::default(),
-            membership: None,
-            is_apart: false,
+            members: Members::default(),
             reconsiders: false,
             waited: Duration::ZERO,
             waits_since: None,
@@ -152,7 +150,7 @@ impl Captain {
             CaptainEvent::EvaluationWanted { microbatches } => {
                 self.wish(now, Want::Batch(BatchKind::Evaluation, Lanes::one(microbatches)));
             }
-            CaptainEvent::MembershipDecided { membership } => self.membership = membership,
+            CaptainEvent::MembershipDecided { epoch, membership } => self.on_membership_decided(epoch, membership),
             CaptainEvent::CopyWanted { kind } => self.wish(now, Want::Copy(kind)),
             CaptainEvent::WriteWanted { kind, parts, epoch, is_kept } => {
                 self.wish(now, Want::Write { kind, parts, epoch, is_kept });
@@ -200,7 +198,8 @@ impl Captain {
             helpers: self.roster.offering(),
             places: self.roster.places(),
             own_speed: self.speed.reached(),
-            is_apart: self.is_apart,
+            is_apart: self.members.is_apart,
+            own_outdated: self.members.own_outdated,
             missing_bytes: if let Phase::Waiting(waiting) = &self.phase { waiting.missing_bytes } else { 0 },
             waited: self.waited + self.waits_since.map_or(Duration::ZERO, |since| now - since),
             counts: self.counts,
@@ -331,11 +330,7 @@ impl Captain {
             TeamMessage::Done { epoch, batch } => self.on_done(now, helper, epoch, batch),
             TeamMessage::Failed { epoch, batch, cause } => self.on_failed(now, helper, epoch, batch, cause),
             TeamMessage::Written { epoch, request } => self.on_written(now, helper, epoch, request),
-            TeamMessage::Apart { epoch } if epoch == self.epoch => {
-                self.is_apart = true;
-                self.notice(TeamNotice::HelperApart { helper });
-            }
-            TeamMessage::Apart { .. } => self.counts.stale += 1,
+            TeamMessage::Apart { epoch } => self.on_apart(helper, epoch),
             TeamMessage::Assign(_)
             | TeamMessage::Begin { .. }
             | TeamMessage::Commit { .. }

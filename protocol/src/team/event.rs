@@ -120,7 +120,9 @@ pub enum CaptainEvent {
     /// The owner has decided whether helpers of this cut are members of the swarm by themselves. They hear of it with the next batch,
     /// and with the next copy where they are no more. A new cut ends it.
     MembershipDecided {
-        /// How they come there, if they do.
+        /// Of the cut: where it is over, nothing is decided.
+        epoch: u64,
+        /// How they come there, if they do; who of them has older layers is filled in by the machine.
         membership: Option<Membership>,
     },
     /// The owner wants the states of all helpers: [`StateKind::Training`] or [`StateKind::Parameters`].

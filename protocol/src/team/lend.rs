@@ -150,6 +150,7 @@ impl Helper {
         if self.captain == Some(captain) {
             // The connection before is gone without a word.
             self.abandon_batch();
+            self.average(None);
             self.kept_until = None;
             self.offer_is_due = true;
         }

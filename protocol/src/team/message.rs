@@ -274,7 +274,7 @@ pub struct Membership {
     pub ticket: String,
     /// Swarm progress of the model, in steps: finite, at least 0.
     pub progress: f64,
-    /// Whether layers of this team are older than what a helper has exchanged that is gone: the swarm has newer ones.
+    /// Whether the helper's layers are older than what another one has exchanged that is gone: the swarm has newer ones.
     pub is_outdated: bool,
 }
 

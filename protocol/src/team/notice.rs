@@ -179,6 +179,8 @@ pub struct TeamStatus {
     pub own_speed: Option<f64>,
     /// Whether a helper of this cut, which was to be a member of the swarm by itself, has reached nobody there.
     pub is_apart: bool,
+    /// How often the captain has begun to exchange layers that are older than what a helper, which is gone, has exchanged.
+    pub own_outdated: u64,
     /// Bytes that are missing where it waits, else 0.
     pub missing_bytes: u64,
     /// How long the owner has waited in all while the team had no cut.

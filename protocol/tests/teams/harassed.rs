@@ -308,7 +308,10 @@ pub(super) fn harass_captain(tape: &mut Tape<'_>) -> TeamCounts {
             6 => CaptainEvent::MessageArrived { helper, message: message(tape) },
             7 => {
                 let membership = Membership { ticket: String::new(), progress: 1.0, is_outdated: false };
-                CaptainEvent::MembershipDecided { membership: (tape.choice(2) == 0).then_some(membership) }
+                CaptainEvent::MembershipDecided {
+                    epoch: captain.status(now).epoch,
+                    membership: (tape.choice(2) == 0).then_some(membership),
+                }
             }
             8..12 if is_free => {
                 is_free = false;

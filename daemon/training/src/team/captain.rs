@@ -276,6 +276,12 @@ impl CaptainModel {
         own.as_mut().map_or(Ok(()), |part| part.set_state(kept.taken(&pieces(part.spec())).expect(IS_KEPT)))
     }
 
+    /// Takes up what own stages have of a state of all of the model; what is kept of others stays as it is.
+    pub(super) fn set_own_state(&mut self, state: &PartState) -> Result<(), TrainingError> {
+        let Some(part) = &mut self.own else { return self.set_state(state) };
+        part.set_state(self.kept.part_of(&pieces(part.spec()), state))
+    }
+
     /// What is kept of each helper's stage, in order, and of which cut that is; `None` before the first one.
     pub(super) fn of_helpers(&self, with_moments: bool) -> Option<(u64, Vec<Payload>)> {
         let (epoch, cut) = self.cut.as_ref()?;

@@ -138,7 +138,7 @@ impl Pump {
                 Ok(Fact::Heard(heard)) => self.event(heard),
                 Ok(Fact::Owner(event)) => (*event, None),
                 Err(RecvTimeoutError::Timeout) => (CaptainEvent::TimePassed, None),
-                Ok(Fact::Order(_) | Fact::Apart) => continue,
+                Ok(Fact::Order(..) | Fact::Apart) => continue,
                 Ok(Fact::End | Fact::Leave) | Err(RecvTimeoutError::Disconnected) => return,
             };
             let now = self.now();

@@ -36,8 +36,8 @@ pub enum HelperNews<'a> {
     Progress(HelperProgress),
     /// It is to be a member of the swarm by itself from now on, with a core whose orders to its trainer come by [`HelperControl`].
     MemberBegins(Box<NewMember>),
-    /// A fact for that core.
-    OfMember(Event),
+    /// A fact for the core of this membership.
+    OfMember(u64, Event),
     /// It is a member no more.
     MemberEnds,
 }
@@ -61,9 +61,9 @@ impl HelperControl {
         let _ = self.0.0.try_send(Fact::Leave);
     }
 
-    /// Hands over an order of the core of a member. `false` where the thread has ended.
-    pub fn order(&self, order: TrainerOrder) -> bool {
-        self.0.0.send(Fact::Order(Box::new(order))).is_ok()
+    /// Hands over an order of the core of a membership: those of one that is over are not carried out. `false` where the thread has ended.
+    pub fn order(&self, membership: u64, order: TrainerOrder) -> bool {
+        self.0.0.send(Fact::Order(membership, Box::new(order))).is_ok()
     }
 
     /// The core of a member has reached nobody of its swarm.
@@ -96,6 +96,7 @@ impl HelperThread {
             wire,
             on_news,
             member: None,
+            memberships: 0,
             busy: Duration::ZERO,
             shown: TeamCounts::default(),
             connected: None,
@@ -138,6 +139,8 @@ struct Pump {
     on_news: OnNews,
     /// While it is a member of the swarm by itself.
     member: Option<LentMember>,
+    /// How often it has become one.
+    memberships: u64,
     busy: Duration,
     /// As they were told last.
     shown: TeamCounts,
@@ -155,13 +158,12 @@ impl Pump {
                     leaves = true;
                     HelperEvent::LeaveWanted
                 }
-                Ok(Fact::Order(order)) => {
-                    let refused = |order: TrainerOrder| order.request().map(|request| Event::RequestFailed { request });
-                    let reply = match &mut self.member {
+                Ok(Fact::Order(membership, order)) => {
+                    let reply = match self.member.as_mut().filter(|_| membership == self.memberships) {
                         Some(member) => member.order(*order),
-                        None => refused(*order),
+                        None => order.request().map(|request| Event::RequestFailed { request }),
                     };
-                    reply.into_iter().for_each(|event| (self.on_news)(HelperNews::OfMember(event)));
+                    reply.into_iter().for_each(|event| (self.on_news)(HelperNews::OfMember(membership, event)));
                     HelperEvent::TimePassed
                 }
                 Ok(Fact::Apart) => HelperEvent::FoundApart,
@@ -178,7 +180,7 @@ impl Pump {
             }
             if let Some(member) = self.member.as_mut().filter(|_| !self.helper.is_in_batch()) {
                 let replies = member.carry_out(&mut self.stage);
-                replies.into_iter().for_each(|event| (self.on_news)(HelperNews::OfMember(event)));
+                replies.into_iter().for_each(|event| (self.on_news)(HelperNews::OfMember(self.memberships, event)));
             }
             let counts = self.helper.counts();
             if counts != self.shown {
@@ -203,8 +205,9 @@ impl Pump {
         if self.member.is_none() {
             self.member = LentMember::new(&mut self.stage, progress)?;
             if let (Some(member), Some((manifest, _))) = (&self.member, self.stage.of_run()) {
-                let (manifest, share) = (manifest.clone(), member.share().clone());
-                let new = NewMember { manifest, share, ticket, report: member.report(), is_outdated };
+                self.memberships += 1;
+                let (manifest, share, number) = (manifest.clone(), member.share().clone(), self.memberships);
+                let new = NewMember { number, manifest, share, ticket, report: member.report(), is_outdated };
                 (self.on_news)(HelperNews::MemberBegins(Box::new(new)));
             }
         }
@@ -281,7 +284,7 @@ impl Pump {
                 self.busy += begin.elapsed();
                 if let Some(member) = &mut self.member {
                     let event = member.stepped(self.stage.travel(factors.learning_rate));
-                    (self.on_news)(HelperNews::OfMember(event));
+                    (self.on_news)(HelperNews::OfMember(self.memberships, event));
                 }
                 Some(stepped)
             }

@@ -155,6 +155,12 @@ impl Kept {
         states.collect::<Option<Vec<_>>>().map(PartState::joined)
     }
 
+    /// Those pieces of a state of all of the model.
+    pub(super) fn part_of(&self, pieces: &[usize], state: &PartState) -> PartState {
+        let all = self.cut(&self.all(), state);
+        PartState::joined(all.iter().filter(|(piece, _)| pieces.contains(piece)).map(|(_, state)| state))
+    }
+
     /// A part's state in its pieces.
     fn cut(&self, pieces: &[usize], state: &PartState) -> Vec<(usize, PartState)> {
         let mut parameters = &state.parameters[..];

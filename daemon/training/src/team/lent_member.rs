@@ -156,7 +156,7 @@ impl LentMember {
             state.copy_to(0, values);
             *local_progress = LocalProgress::new(values);
         });
-        edited.is_ok()
+        edited.and_then(|()| stage.forget_moments()).is_ok()
     }
 
     /// Where a fragment of the model lies in the stage's parameters; `None` where they have none of it.
@@ -171,6 +171,8 @@ impl LentMember {
 /// What a helper has to know to be a member.
 #[derive(Clone, Debug)]
 pub struct NewMember {
+    /// Which of the helper's memberships it is.
+    pub number: u64,
     /// The run.
     pub manifest: RunManifest,
     /// What it holds.

@@ -115,6 +115,14 @@ impl HelperStage {
         self.part()?.edit(edit)
     }
 
+    /// Has the optimizer's moments begin anew.
+    ///
+    /// # Errors
+    /// As [`HelperStage::sum`].
+    pub(super) fn forget_moments(&mut self) -> Result<(), TrainingError> {
+        self.part()?.forget_moments()
+    }
+
     /// How far a step at this learning rate moves the stage's parameters, at most: a Euclidean norm.
     pub(super) fn travel(&mut self, learning_rate: f64) -> f64 {
         self.part().map_or(0.0, |part| part.travel(learning_rate))

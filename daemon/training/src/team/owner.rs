@@ -69,11 +69,9 @@ pub(super) struct Membership {
     /// Swarm progress of the next step.
     pub(super) progress: f64,
     /// No step follows.
-    is_over: bool,
-    /// Whether layers that a helper exchanged have begun from an older copy, and whoever exchanges them now was not told.
-    is_outdated: bool,
-    /// Whether helpers exchanged their layers in the last batch, and how many of the team's changes were lost until then.
-    before: (bool, u64),
+    pub(super) is_over: bool,
+    /// How often it was told that what is exchanged from here is older than what a lost helper has exchanged.
+    outdated_told: u64,
     /// Whether the captain's part has changed since the batch under way was asked for.
     has_changed: bool,
 }
@@ -169,8 +167,11 @@ impl Owner {
     fn carry_out(&mut self, order: Order) -> std::result::Result<Option<Ended>, TrainingError> {
         match order.effect {
             CaptainEffect::Load { epoch, cut } => {
-                self.membership.holding = Holding::ALL;
                 self.membership.left = self.model.left_for_captain(&cut);
+                // What is kept of helpers' layers may be old: until helpers have been told nothing more of it is shown than before.
+                if self.has_members() && !self.membership.left.is_all() {
+                    self.membership.holding = self.membership.left;
+                }
                 let result = self.model.load(epoch, cut).map_err(|error| error.to_string());
                 self.tell(CaptainEvent::Loaded { epoch, result });
             }
@@ -185,8 +186,6 @@ impl Owner {
             CaptainEffect::Step { epoch, batch, factors } => {
                 self.model.step(factors)?;
                 self.is_old = [!self.copies_after_steps; 2];
-                // Helpers have heard of it with the batch.
-                self.membership.is_outdated &= !self.has_members();
                 self.tell(CaptainEvent::Stepped { epoch, batch });
             }
             CaptainEffect::Discard { .. } => self.model.discard()?,
@@ -312,11 +311,12 @@ impl Owner {
     ///
     /// Where helpers exchange their layers by themselves it is new in the captain's part alone.
     pub(super) fn set_state(&mut self, state: &PartState) -> Result<()> {
-        self.model.set_state(state).map_err(|error| team_error(&error))?;
         if self.has_members() {
             self.membership.has_changed = true;
-            return Ok(());
+            return self.model.set_own_state(state).map_err(|error| team_error(&error));
         }
+        self.model.set_state(state).map_err(|error| team_error(&error))?;
+
         self.is_old[0] = false;
         self.is_old[1] &= state.moments.is_none();
         if self.setup.is_some() {
@@ -339,33 +339,32 @@ impl Owner {
 
     /// Whether what is exchanged from here is older, since the last call, than what a helper exchanged that is gone.
     pub(super) fn take_outdated(&mut self) -> bool {
-        !self.has_members() && std::mem::take(&mut self.membership.is_outdated)
+        let count = self.view.status().map_or(0, |status| status.own_outdated);
+        std::mem::replace(&mut self.membership.outdated_told, count) < count
     }
 
     /// Tells helpers whether they are to exchange their layers by themselves from the next batch on.
     fn decide_membership(&mut self) {
-        let (is_apart, lost) =
-            self.view.status().map_or((false, 0), |status| (status.is_apart, status.counts.revisions_lost));
-        let Membership { left, progress, is_over, before: (were_members, lost_before), .. } = self.membership;
-        self.membership.is_outdated |= were_members && lost > lost_before;
-        let is_outdated = self.membership.is_outdated;
+        let Some((epoch, _)) = self.model.cut else { return };
+        let is_apart = self.view.status().is_some_and(|status| status.is_apart);
+        let Membership { left, progress, is_over, .. } = self.membership;
         let ticket = self.ticket.get().filter(|_| !left.is_all() && !is_over && !is_apart);
-        let membership = ticket.map(|ticket| TeamMembership { ticket: ticket.to_owned(), progress, is_outdated });
-        self.membership.before = (membership.is_some(), lost);
+        let membership =
+            ticket.map(|ticket| TeamMembership { ticket: ticket.to_owned(), progress, is_outdated: false });
         if self.has_members() && membership.is_none() {
             // Exchanges may have changed what helpers have since it was copied.
             self.is_old = [true; 2];
         }
         self.membership.holding = if membership.is_some() { left } else { Holding::ALL };
         self.membership.has_changed = false;
-        self.tell(CaptainEvent::MembershipDecided { membership });
+        self.tell(CaptainEvent::MembershipDecided { epoch, membership });
     }
 
-    /// No step follows: the captain exchanges all of the model again, from what helpers have now.
+    /// No step follows: the captain exchanges all of the model again, from what helpers have now. Where the team is not whole, nobody
+    /// exchanges the layers that are missing.
     pub(super) fn end_membership(&mut self) -> Result<()> {
         self.membership.is_over = true;
-        if self.has_members() {
-            self.is_ready_within(EVALUATION_PATIENCE, false)?;
+        if self.has_members() && self.is_ready_within(EVALUATION_PATIENCE, false)? {
             self.decide_membership();
             self.refresh(true)?;
         }

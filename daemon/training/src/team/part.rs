@@ -218,6 +218,12 @@ impl TeamPart {
         Ok(self.stage.replica_mut().edit_parameters(edit)?)
     }
 
+    pub(super) fn forget_moments(&mut self) -> Result<(), TrainingError> {
+        let replica = self.stage.replica_mut();
+        let moments = replica.optimizer().moments();
+        Ok(replica.set_moments(moments, 0)?)
+    }
+
     pub(super) fn travel(&self, learning_rate: f64) -> f64 {
         self.stage.replica().optimizer().travel(learning_rate)
     }

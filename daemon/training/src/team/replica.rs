@@ -226,7 +226,8 @@ impl Replica for TeamReplica {
     }
 
     fn on_progress(&mut self, progress: f64) {
-        self.owner().membership.progress = progress;
+        let membership = &mut self.owner().membership;
+        (membership.progress, membership.is_over) = (progress, false);
     }
 
     fn take_outdated(&mut self) -> bool {

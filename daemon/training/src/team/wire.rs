@@ -113,8 +113,8 @@ pub(super) enum Fact {
     Owner(Box<CaptainEvent>),
     /// By a helper's owner: what it has to give has changed, or it wants to leave.
     Leave,
-    /// By the core of a helper that is a member of the swarm.
-    Order(Box<TrainerOrder>),
+    /// By the core of a helper that is a member of the swarm: of which of its memberships, and what.
+    Order(u64, Box<TrainerOrder>),
     /// That core has reached nobody.
     Apart,
     /// Nobody needs the thread any more.

@@ -149,10 +149,8 @@ impl Captain {
             StageProgress::new(stage, tensors as usize, kind, lanes, now)
         };
         let (stages, in_flight) = (cut.stages.iter().map(stage).collect(), cut.stages[0].in_flight);
-        let helpers: Vec<PeerId> = cut.of_helpers().map(|(_, helper, _)| helper).collect();
         let (epoch, rows) = (self.epoch, BTreeMap::new());
-        for helper in helpers {
-            let membership = self.membership.clone();
+        for (helper, membership) in self.helpers_and_memberships(kind) {
             self.send(helper, TeamMessage::Begin { epoch, batch: number, kind, lanes, membership });
         }
         let state = State::Computing;

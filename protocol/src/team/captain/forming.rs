@@ -211,7 +211,7 @@ impl Captain {
     /// Orders all stages of a cut.
     fn load(&mut self, now: Time, cut: Cut) {
         self.epoch = self.number();
-        (self.membership, self.is_apart) = (None, false);
+        self.end_memberships();
         for helper in self.roster.offering() {
             if let Some(known) = self.roster.get_mut(helper)
                 && !cut.has(helper)
@@ -273,6 +273,7 @@ impl Captain {
         let revisions = self.revision.saturating_sub(revision);
         if revisions > 0 {
             self.counts.revisions_lost += revisions;
+            self.on_outdated(layers);
             self.notice(TeamNotice::StepsLost { layers: (layers.first, layers.end), revisions });
         }
     }

@@ -68,7 +68,7 @@ impl Captain {
     pub(super) fn begin_copy(&mut self, now: Time, kind: StateKind) {
         let (request, awaits) = (self.number(), self.stages_of_helpers());
         for helper in awaits.keys() {
-            let (epoch, stays_member) = (self.epoch, self.membership.is_some());
+            let (epoch, stays_member) = (self.epoch, self.members.are_wanted());
             self.send(*helper, TeamMessage::Copy { epoch, request, kind, stays_member });
         }
         self.phase = Phase::Copying(Copying { request, kind, awaits, since: now });

@@ -19,7 +19,7 @@ impl Told {
     fn of(news: HelperNews<'_>) -> Option<Told> {
         match news {
             HelperNews::MemberBegins(new) => Some(Told::Begins(new)),
-            HelperNews::OfMember(event) => Some(Told::Of(event)),
+            HelperNews::OfMember(_, event) => Some(Told::Of(event)),
             HelperNews::MemberEnds => Some(Told::Ends),
             HelperNews::Notice(_) | HelperNews::Progress(_) => None,
         }
@@ -74,7 +74,7 @@ impl Begun {
     fn order(&mut self, order: impl FnOnce(RequestId) -> TrainerOrder) -> Event {
         let request = RequestId(self.requests);
         self.requests += 1;
-        assert!(self.team.helpers[&1].control().order(order(request)), "it lives");
+        assert!(self.team.helpers[&1].control().order(self.new.number, order(request)), "it lives");
         self.reply()
     }
 
@@ -161,13 +161,15 @@ fn corrections_that_come_while_a_batch_is_computed_wait_for_its_end() {
     let mut begun = Begun::new();
     let part = begun.part(begun.new.share.holding);
     let correction = begun.correction(part, 0.01);
-    let (control, engine) = (begun.team.helpers[&1].control(), &mut begun.engine);
+    let (control, number, engine) = (begun.team.helpers[&1].control(), begun.new.number, &mut begun.engine);
     let reports = std::thread::scope(|scope| {
         let steps = scope.spawn(|| stepped(engine, STEPS));
         let mut ordered = 0;
         while !steps.is_finished() {
             let (request, correction) = (RequestId(ordered), correction.clone());
-            assert!(control.order(TrainerOrder::ApplyCorrection { request, part, correction, progress_shift: 0.0 }));
+            assert!(
+                control.order(number, TrainerOrder::ApplyCorrection { request, part, correction, progress_shift: 0.0 })
+            );
             ordered += 1;
             std::thread::sleep(Duration::from_millis(2));
         }
