@@ -103,12 +103,11 @@ impl Place {
                         next = told.recv() => {
                             // No last exchange: its layers are another's by now.
                             self.facts.tell(number, Event::RestBegan);
-                            tokio::select! {
-                                _ = &mut member => {}
-                                () = tokio::time::sleep(RESTED) => {}
-                            }
+                            let has_ended = tokio::time::timeout(RESTED, &mut member).await.is_ok();
                             stop.send_replace(true);
-                            let _ = tokio::time::timeout(2 * LEAVING_MAX, member).await;
+                            if !has_ended {
+                                let _ = tokio::time::timeout(2 * LEAVING_MAX, member).await;
+                            }
                             next
                         }
                     }
