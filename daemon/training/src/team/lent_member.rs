@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use murmur_protocol::bulk::ChunkedValues;
 use murmur_protocol::{
-    Event, Fragments, Part, Payload, RequestId, RunManifest, Selection, Snapshot, TrainerOrder, TrainingReport, Vector,
+    Correction, Event, Fragments, Part, Payload, RequestId, RunManifest, Selection, Snapshot, TrainerOrder,
+    TrainingReport, Vector,
 };
 
 use super::lent_stage::HelperStage;
@@ -111,20 +112,9 @@ impl LentMember {
         let request = order.request()?;
         let reply = match order {
             TrainerOrder::TakeSnapshot { selection, .. } => self.snapshot(stage, request, selection),
-            TrainerOrder::ApplyCorrection { part, correction, .. } => self.own(part).and_then(|range| {
-                let fits = correction.len() == range.len();
-                let local_progress = &mut self.local_progress;
-                let edited = stage.edit(&mut |values| {
-                    if fits {
-                        let before = local_progress.sample(values);
-                        correction.add_to(&mut values[range.clone()]);
-                        local_progress.leave_out(&before, values);
-                    }
-                });
-                // The progress of the swarm comes from the captain.
-                let applied = Event::CorrectionApplied { request, report: self.report };
-                edited.ok().filter(|()| fits).map(|()| applied)
-            }),
+            // The progress of the swarm comes from the captain.
+            TrainerOrder::ApplyCorrection { part, correction, .. } => (self.apply(stage, part, &correction))
+                .map(|()| Event::CorrectionApplied { request, report: self.report }),
             TrainerOrder::LoadState { chunks, holding, .. } => {
                 let accepted = holding == self.share.holding && self.load(stage, &chunks);
                 Some(Event::StateLoaded { request, accepted, report: self.report })
@@ -149,6 +139,17 @@ impl LentMember {
         Some(Event::SnapshotTaken { request, snapshot: Snapshot::from(values), report })
     }
 
+    fn apply(&mut self, stage: &mut HelperStage, part: Part, correction: &Correction) -> Option<()> {
+        let range = self.own(part).filter(|range| range.len() == correction.len())?;
+        let local_progress = &mut self.local_progress;
+        let edited = stage.edit(&mut |values| {
+            let before = local_progress.sample(values);
+            correction.add_to(&mut values[range.clone()]);
+            local_progress.leave_out(&before, values);
+        });
+        edited.ok()
+    }
+
     fn load(&mut self, stage: &mut HelperStage, chunks: &[Payload]) -> bool {
         let Some(state) = ChunkedValues::new(chunks, self.share.range.len()) else { return false };
         let local_progress = &mut self.local_progress;
@@ -161,8 +162,10 @@ impl LentMember {
 
     /// Where a fragment of the model lies in the stage's parameters; `None` where they have none of it.
     fn own(&self, part: Part) -> Option<Range<usize>> {
-        let is_cut = part.fragment.count == self.fragments.count() && part.vector == Vector::Model;
-        let of_model = self.fragments.range(Some(part.fragment).filter(|_| is_cut)?);
+        if part.fragment.count != self.fragments.count() || part.vector != Vector::Model {
+            return None;
+        }
+        let of_model = self.fragments.range(part.fragment);
         let Range { start, end } = self.share.range;
         (start <= of_model.start && of_model.end <= end).then(|| of_model.start - start..of_model.end - start)
     }

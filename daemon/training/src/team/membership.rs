@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use murmur_protocol::team::Cut;
-use murmur_protocol::{Fragments, Holding, RunManifest};
+use murmur_protocol::{Fragment, Fragments, Holding, RunManifest};
 
 use super::part::layouts;
 use crate::model::{StageSpec, trained_layout};
@@ -45,7 +45,7 @@ impl Share {
         let range = first..first + own.parameters();
         let fragments = Fragments::of(&manifest.gossip, &all);
         let is_inside = |index: &u16| {
-            let fragment = fragments.held(Holding::of([*index])).next().unwrap_or_default();
+            let fragment = fragments.range(Fragment { index: *index, count: fragments.count() });
             range.start <= fragment.start && fragment.end <= range.end
         };
         let inside: Vec<u16> = fragments.filled().filter(is_inside).collect();
