@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use candle_core::{Error, Result};
 use murmur_protocol::Holding;
 use murmur_protocol::team::{
-    BatchOutcome, CaptainConfig, CaptainEffect, CaptainEvent, DropReason, Lanes, Membership as TeamMembership,
-    StateKind, TeamPhase, WriteOutcome,
+    BatchOutcome, CaptainConfig, CaptainEffect, CaptainEvent, DropReason, Lanes, Membership, StateKind, TeamPhase,
+    WriteOutcome,
 };
 
 use super::captain::{CaptainModel, Passing};
@@ -61,7 +61,7 @@ pub(super) enum Ended {
 
 /// Which of the team's machines exchange what with the swarm.
 #[derive(Debug, Default)]
-pub(super) struct Membership {
+pub(super) struct Division {
     /// What is exchanged from here now: the whole model, or what helpers do not exchange by themselves.
     pub(super) holding: Holding,
     /// What is left for the captain where helpers of this cut do.
@@ -90,7 +90,7 @@ pub(super) struct Owner {
     pub(super) copies_after_steps: bool,
     /// How helpers come to the swarm.
     pub(super) ticket: SwarmTicket,
-    pub(super) membership: Membership,
+    pub(super) division: Division,
     /// Whether what is kept of helpers' parameters, and of their moments, is older than the last step.
     pub(super) is_old: [bool; 2],
     /// What helpers are to write of what is kept: it has changed since they had it.
@@ -167,10 +167,10 @@ impl Owner {
     fn carry_out(&mut self, order: Order) -> std::result::Result<Option<Ended>, TrainingError> {
         match order.effect {
             CaptainEffect::Load { epoch, cut } => {
-                self.membership.left = self.model.left_for_captain(&cut);
+                self.division.left = self.model.left_for_captain(&cut);
                 // What is kept of helpers' layers may be old: until helpers have been told nothing more of it is shown than before.
-                if self.has_members() && !self.membership.left.is_all() {
-                    self.membership.holding = self.membership.left;
+                if self.has_members() && !self.division.left.is_all() {
+                    self.division.holding = self.division.left;
                 }
                 let result = self.model.load(epoch, cut).map_err(|error| error.to_string());
                 self.tell(CaptainEvent::Loaded { epoch, result });
@@ -312,7 +312,7 @@ impl Owner {
     /// Where helpers exchange their layers by themselves it is new in the captain's part alone.
     pub(super) fn set_state(&mut self, state: &PartState) -> Result<()> {
         if self.has_members() {
-            self.membership.has_changed = true;
+            self.division.has_changed = true;
             return self.model.set_own_state(state).map_err(|error| team_error(&error));
         }
         self.model.set_state(state).map_err(|error| team_error(&error))?;
@@ -334,36 +334,35 @@ impl Owner {
 
     /// Whether helpers exchange their layers by themselves.
     fn has_members(&self) -> bool {
-        !self.membership.holding.is_all()
+        !self.division.holding.is_all()
     }
 
     /// Whether what is exchanged from here is older, since the last call, than what a helper exchanged that is gone.
     pub(super) fn take_outdated(&mut self) -> bool {
         let count = self.view.status().map_or(0, |status| status.own_outdated);
-        std::mem::replace(&mut self.membership.outdated_told, count) < count
+        std::mem::replace(&mut self.division.outdated_told, count) < count
     }
 
     /// Tells helpers whether they are to exchange their layers by themselves from the next batch on.
     fn decide_membership(&mut self) {
         let Some((epoch, _)) = self.model.cut else { return };
         let is_apart = self.view.status().is_some_and(|status| status.is_apart);
-        let Membership { left, progress, is_over, .. } = self.membership;
+        let Division { left, progress, is_over, .. } = self.division;
         let ticket = self.ticket.get().filter(|_| !left.is_all() && !is_over && !is_apart);
-        let membership =
-            ticket.map(|ticket| TeamMembership { ticket: ticket.to_owned(), progress, is_outdated: false });
+        let membership = ticket.map(|ticket| Membership { ticket: ticket.to_owned(), progress, is_outdated: false });
         if self.has_members() && membership.is_none() {
             // Exchanges may have changed what helpers have since it was copied.
             self.is_old = [true; 2];
         }
-        self.membership.holding = if membership.is_some() { left } else { Holding::ALL };
-        self.membership.has_changed = false;
+        self.division.holding = if membership.is_some() { left } else { Holding::ALL };
+        self.division.has_changed = false;
         self.tell(CaptainEvent::MembershipDecided { epoch, membership });
     }
 
     /// No step follows: the captain exchanges all of the model again, from what helpers have now. Where the team is not whole, nobody
     /// exchanges the layers that are missing.
     pub(super) fn end_membership(&mut self) -> Result<()> {
-        self.membership.is_over = true;
+        self.division.is_over = true;
         if self.has_members() && self.is_ready_within(EVALUATION_PATIENCE, false)? {
             self.decide_membership();
             self.refresh(true)?;
@@ -394,7 +393,7 @@ impl Owner {
         match self.until_ended()? {
             None => self.waiting(),
             // It was asked for before the state changed: some stages may have computed with the one before.
-            Some(Ended::Gathered) if self.unwritten.is_some() || self.membership.has_changed => Ok(None),
+            Some(Ended::Gathered) if self.unwritten.is_some() || self.division.has_changed => Ok(None),
             Some(Ended::Gathered) => {
                 self.count_wait();
                 Ok(Some(self.model.passing.losses))

@@ -18,7 +18,7 @@ use super::captain::{CaptainModel, Passing, TeamBase};
 use super::captain_thread::{OnNotice, TeamView};
 use super::costs::{costs, rows};
 use super::membership::SwarmTicket;
-use super::owner::{Asked, EVALUATION_PATIENCE, Ended, Membership, Owner, PATIENCE, Setup, lanes_of};
+use super::owner::{Asked, Division, EVALUATION_PATIENCE, Ended, Owner, PATIENCE, Setup, lanes_of};
 use super::part::{PartLengths, Piece, layouts};
 use super::state::PartState;
 use super::wire::{Facts, TeamWire, Told};
@@ -116,7 +116,7 @@ impl TeamReplica {
             members: 1.0,
             copies_after_steps,
             ticket: team.ticket,
-            membership: Membership::default(),
+            division: Division::default(),
             is_old: [false; 2],
             unwritten: None,
             waits: None,
@@ -222,12 +222,12 @@ impl Replica for TeamReplica {
     }
 
     fn holding(&self) -> Holding {
-        self.owner().membership.holding
+        self.owner().division.holding
     }
 
     fn on_progress(&mut self, progress: f64) {
-        let membership = &mut self.owner().membership;
-        (membership.progress, membership.is_over) = (progress, false);
+        let division = &mut self.owner().division;
+        (division.progress, division.is_over) = (progress, false);
     }
 
     fn take_outdated(&mut self) -> bool {
