@@ -14,7 +14,7 @@
 //! lock                held by the daemon that uses the directory
 //! ```
 
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -22,7 +22,7 @@ use murmur_protocol::message::KnownPeer;
 use murmur_protocol::{Address, PeerId, RunId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
 
-use super::{ELSEWHERE, LENDING, LOCAL, is_in_use, write_atomically, write_private};
+use super::{ELSEWHERE, LENDING, LOCAL, Lock, is_in_use, write_atomically, write_private};
 use crate::failure::{ExitCode, Failure};
 
 /// The membership secret of a closed run, in a data directory.
@@ -41,8 +41,7 @@ const TAKEN: [&str; 3] = [LOCAL, ELSEWHERE, LENDING];
 #[derive(Debug)]
 pub struct DataDirectory {
     root: PathBuf,
-    /// Unlocked when the process ends, however it ends.
-    _lock: File,
+    _lock: Lock,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -101,9 +100,8 @@ impl DataDirectory {
             Failure::new(ExitCode::Files, message).hint("choose another one with --data-dir")
         };
         std::fs::create_dir_all(root.join("checkpoints")).with_context(unusable)?;
-        let lock = File::create(root.join("lock")).with_context(unusable)?;
-        match lock.try_lock() {
-            Ok(()) => Ok(DataDirectory { root: root.to_owned(), _lock: lock }),
+        match Lock::take(root) {
+            Ok(lock) => Ok(DataDirectory { root: root.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(in_use(root).into()),
             Err(TryLockError::Error(error)) => Err(anyhow::Error::new(error).context(unusable())),
         }

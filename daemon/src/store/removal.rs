@@ -1,13 +1,13 @@
 //! Deleting runs: only what a daemon writes, and only where no daemon is.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::runs::sub_folders;
 use super::series::{self, Series};
-use super::{DataDirectory, LOCAL, Run, is_left_of, writer};
+use super::{DataDirectory, LOCAL, Lock, Run, is_left_of, writer};
 use crate::observe::{journal, traffic};
 use crate::tracking::mlflow;
 
@@ -55,7 +55,8 @@ pub struct Removed {
 /// When a daemon uses it (`WouldBlock`), or something cannot be deleted.
 pub fn remove(run: &Run) -> io::Result<Removed> {
     // Held while files go, so that no daemon starts in between.
-    let locks: Vec<File> = run.nodes.iter().map(|node| locked(node)).collect::<io::Result<_>>()?;
+    let taken: Result<Vec<Lock>, TryLockError> = run.nodes.iter().map(|node| Lock::take(node)).collect();
+    let locks = taken?;
     let mut removed = Removed::default();
     for node in &run.nodes {
         remove_known(node, &mut removed)?;
@@ -122,15 +123,6 @@ pub fn bytes_in(folder: &Path) -> u64 {
         Err(_) => 0,
     };
     entries.flatten().map(of).sum()
-}
-
-fn locked(node: &Path) -> io::Result<File> {
-    let lock = File::create(node.join("lock"))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(fs::TryLockError::WouldBlock) => Err(io::Error::from(io::ErrorKind::WouldBlock)),
-        Err(fs::TryLockError::Error(error)) => Err(error),
-    }
 }
 
 fn remove_known(folder: &Path, removed: &mut Removed) -> io::Result<()> {

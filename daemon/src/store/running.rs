@@ -3,13 +3,12 @@
 //! It is there from when a daemon is ready until it ends in order. A killed daemon leaves it behind, so it counts only
 //! while the directory's lock is held.
 
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::write_private;
+use super::{is_in_use, write_private};
 
 /// The file in a data directory, mode 0600.
 const FILE: &str = "daemon.json";
@@ -76,13 +75,6 @@ impl RunningDaemon {
         let daemon: RunningDaemon = serde_json::from_slice(&std::fs::read(root.join(FILE)).ok()?).ok()?;
         is_in_use(root).then_some(daemon)
     }
-}
-
-/// Whether a process uses a data directory.
-pub fn is_in_use(root: &Path) -> bool {
-    // Nothing is written, so a directory of another user can be looked at, too.
-    let Ok(lock) = File::open(root.join("lock")) else { return false };
-    matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 impl Drop for Announcement {
