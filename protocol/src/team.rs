@@ -70,7 +70,7 @@ pub use event::{CaptainEvent, HelperEvent, Loading};
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader, StateHeader, StateKind};
 pub use lend::Helper;
 pub use message::{
-    Assign, BatchKind, FailureCause, Holding, Lanes, LayerRange, Membership, Offer, StepFactors, TeamMessage,
+    Assign, BatchKind, FailureCause, HeldLayers, Lanes, LayerRange, Membership, Offer, StepFactors, TeamMessage,
 };
 pub use notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus, WriteOutcome};
 pub use schedule::Schedule;

@@ -53,7 +53,7 @@ fn copy_anew(node: &mut Responder) -> Vec<Effect> {
     node.tell(Event::StateLoaded { request: load.expect("the model is whole"), accepted: true, report })
 }
 
-fn proposals(effects: &[Effect]) -> Vec<&Propose> {
+pub(crate) fn proposals(effects: &[Effect]) -> Vec<&Propose> {
     let proposed = effects.iter().filter_map(|effect| match effect {
         Effect::Network(NetworkOrder::Send { message: Message::Propose(propose), .. }) => Some(propose),
         _ => None,

@@ -14,6 +14,7 @@ mod relayed;
 mod responding;
 mod rest;
 mod schedules;
+mod settling;
 mod shards;
 mod synchronous;
 mod teams;

@@ -112,18 +112,11 @@ pub(crate) enum Order {
     State {
         request: RequestId,
         chunks: Vec<Payload>,
+        /// Of what of the model; where the trainer holds something else by then, it is refused.
+        held: Vec<Range<usize>>,
         progress: f64,
     },
     AdvanceOuter,
-}
-
-impl Order {
-    /// The trainer holds other fragments now: a state that is still to be taken over is refused.
-    pub(crate) fn outdate(&mut self) {
-        if let Order::State { chunks, .. } = self {
-            chunks.clear();
-        }
-    }
 }
 
 /// What an order came to.
@@ -357,8 +350,8 @@ impl Trainer {
                 self.progress = (self.progress + progress_shift).max(least);
                 Done { reply: Some(Event::CorrectionApplied { request, report: self.report() }), landed: merge }
             }
-            Order::State { request, chunks, progress } => {
-                let accepted = self.load_state(&chunks, progress);
+            Order::State { request, chunks, held, progress } => {
+                let accepted = held == self.held && self.load_state(&chunks, progress);
                 Done { reply: Some(Event::StateLoaded { request, accepted, report: self.report() }), landed: None }
             }
             Order::AdvanceOuter => {

@@ -27,7 +27,8 @@ struct Heard {
 }
 
 impl Helper {
-    /// Starts `murmur lend` on a port of its own that stays free when it is gone, so that it can come back to it.
+    /// Starts `murmur lend` on a port of its own that stays free when it is gone, so that it can come back to it. It lends 1 GB where
+    /// `more` says nothing else.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -35,7 +36,8 @@ impl Helper {
         let mut command = crate::murmur(program);
         let listen = format!("/ip4/127.0.0.1/tcp/{port}");
         command.args(["lend", "--format", "json", "--until-stdin-closes", "--threads", "1", "--device", "cpu"]);
-        command.args(["--memory", "1GB", "--listen", &listen]).args(more).arg("--data-dir").arg(directory);
+        let memory: &[&str] = if more.contains(&"--memory") { &[] } else { &["--memory", "1GB"] };
+        command.args(["--listen", &listen]).args(memory).args(more).arg("--data-dir").arg(directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("the program starts");
         let heard = Arc::new((Mutex::new(Heard::default()), Condvar::new()));

@@ -78,6 +78,14 @@ impl Place {
         path
     }
 
+    /// What a helper lends that is to have room for so many layers, though not for one more.
+    fn room_for_layers(&self, run_file: &Path, layers: u64) -> String {
+        let manifest = murmur::settings::load_run_manifest(run_file).expect("a run file");
+        let options = murmur_training::TrainingOptions::default();
+        let (least, layer) = murmur_training::team::captain_needs(&manifest, &options, (Wire::F32, 1, Kernels::Fused));
+        format!("{:.6}MB", (least + layers * layer) as f64 / 1e6)
+    }
+
     /// The base of adapters: a model of this run in the form of Hugging Face's.
     fn base(&self) -> PathBuf {
         self.base_of(&self.run_file(""))
@@ -197,6 +205,21 @@ fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_
     assert!(team.helpers_lost >= 1 && team.seconds_without > 0.0, "{team:?}");
     assert!(plain.stop().status.success() && captain.stop().status.success());
     helper.wait_for("holds nothing any more");
+}
+
+#[test]
+fn a_captain_that_cannot_start_says_so_in_one_line() {
+    let place = Place::new();
+    let run_file = place.run_file("");
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listen = format!("/ip4/127.0.0.1/tcp/{}", taken.local_addr().expect("bound").port());
+    let (data, line) = (place.at("captain"), helper.line());
+    let captain = ["start", text(&run_file), "--data-dir", text(&data), "--listen", &listen, "--helper", &line];
+    let refused = run(MURMUR, &captain);
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(4), "{errors}");
+    assert!(errors.contains("error: cannot listen on"), "{errors}");
 }
 
 #[test]

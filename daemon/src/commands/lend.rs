@@ -128,7 +128,7 @@ fn offer(options: &LendOptions, device: &Device, training: &TrainingOptions, cap
         operations_per_second: speed,
         up_bytes_per_second: caps.upload.unwrap_or(0),
         down_bytes_per_second: caps.download.unwrap_or(0),
-        holding: None,
+        held: None,
     }
 }
 

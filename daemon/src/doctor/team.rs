@@ -220,6 +220,7 @@ mod tests {
             stream_bytes: 1000,
             stage_bytes: 0,
             batch_tokens: 800,
+            borders: Vec::new(),
         }
     }
 

@@ -77,8 +77,9 @@ impl Helpers {
 impl Drop for Helpers {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // What was said last is on its way.
-            runtime.block_on(async { tokio::time::sleep(FAREWELL).await });
+            // What was said last is on its way, by the runtime's own threads. Not by this one: it may drive another runtime, where a
+            // daemon with helpers cannot start.
+            std::thread::sleep(FAREWELL);
             runtime.shutdown_background();
         }
     }

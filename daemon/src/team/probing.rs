@@ -110,7 +110,7 @@ mod tests {
             operations_per_second: 1e9,
             up_bytes_per_second,
             down_bytes_per_second,
-            holding: None,
+            held: None,
         };
         let link = Link { up: 1e6, down: 0.2, latency: 0.1 };
         assert_eq!(Way::bounded(&link, offer(0, 0)), offer(1_000_000, 1), "0 says that nobody knows");

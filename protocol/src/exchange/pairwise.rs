@@ -37,6 +37,8 @@ pub(crate) struct Pairwise {
     averaging: Averaging,
     starter: Starter,
     responder: Responder,
+    /// Whose exchange was merged here last, until somebody asks.
+    answered: Option<PeerId>,
 }
 
 /// What is wrong with a reply of trainer or worker.
@@ -58,6 +60,7 @@ impl Pairwise {
             averaging: Averaging::new(gossip, parameters, config.training, upload_cap),
             starter: Starter::new(me, seed, config.first_number),
             responder: Responder::new(parameters),
+            answered: None,
         }
     }
 
@@ -196,10 +199,11 @@ impl Pairwise {
                 .responder
                 .on_encoded(peer, number, result, averaging, out)
                 .map_err(|what| Unfit::Partner(peer, what)),
-            (Purpose::ResponderMerge(peer, number), Reply::Merge(result)) => self
-                .responder
-                .on_merged(peer, number, result, (averaging, reputation), out)
-                .map_err(|what| Unfit::Partner(peer, what)),
+            (Purpose::ResponderMerge(peer, number), Reply::Merge(result)) => {
+                self.answered = Some(peer);
+                let merged = self.responder.on_merged(peer, number, result, (averaging, reputation), out);
+                merged.map_err(|what| Unfit::Partner(peer, what))
+            }
             (Purpose::Correction { part: _, snapshot_steps }, Reply::Applied(report)) => {
                 let steps = report.steps.saturating_sub(snapshot_steps);
                 averaging.gain.on_applied(steps, averaging.cadence.interval());
@@ -341,6 +345,11 @@ impl Pairwise {
         let part = self.averaging.turns.part(fragment);
         self.starter.begin_anew();
         self.starter.start(now, (part, Way::Probe), (&self.averaging, reputation), checkers, out)
+    }
+
+    /// Whether the last exchange of another member that was merged here was this one's, and nobody has asked since.
+    pub(crate) fn take_answered(&mut self, peer: PeerId) -> bool {
+        self.answered.take() == Some(peer)
     }
 
     /// What became of the last exchange of our own, once.

@@ -77,7 +77,10 @@ impl Node {
             return;
         }
         let is_merged = matches!(outcome, Outcome::Merged { .. }) && part.vector == Vector::Model;
-        if is_merged && self.phase == Phase::Settling {
+        // A partner that trains on in short steps is always about to end an exchange of its own with this node, which it has
+        // just answered: that one has brought its model to the partner as well.
+        let is_answered = matches!(outcome, Outcome::Rejected) && self.pairwise.take_answered(partner);
+        if (is_merged || is_answered) && self.phase == Phase::Settling {
             self.final_exchanges_left = self.final_exchanges_left.saturating_sub(1);
         }
         let is_there = self.membership.partners(now).contains(&partner);

@@ -305,7 +305,7 @@ impl Captain {
                 // What it held is known where it was told on this connection; of a life before nothing is taken up.
                 let first = known.offer.is_none();
                 if first {
-                    known.held = offer.holding.filter(|held| {
+                    known.held = offer.held.filter(|held| {
                         held.epoch >= self.config.epoch
                             && held.epoch <= self.epoch
                             && held.layers.end <= self.config.model.layers

@@ -71,7 +71,7 @@ impl Default for TeamTimeouts {
 /// What a helper is told when it begins.
 #[derive(Clone, Debug)]
 pub struct HelperConfig {
-    /// What it has to give; [`Offer::holding`] is filled in by the machine.
+    /// What it has to give; [`Offer::held`] is filled in by the machine.
     pub offer: Offer,
     /// How long it keeps its stage after its captain is gone.
     pub kept_for: Duration,

@@ -233,7 +233,7 @@ pub enum HelperEvent {
     },
     /// What this machine has to give has changed.
     OfferChanged {
-        /// From now on; its `holding` is filled in by the machine.
+        /// From now on; its `held` is filled in by the machine.
         offer: Offer,
     },
     /// As a member of the swarm this machine has reached nobody.

@@ -14,7 +14,7 @@ use super::config::HelperConfig;
 use super::effect::HelperEffect;
 use super::event::{HelperEvent, Loading};
 use super::frame::{Frame, StateHeader, StateKind};
-use super::message::{Holding, Membership, Offer, TeamMessage};
+use super::message::{HeldLayers, Membership, Offer, TeamMessage};
 use super::notice::{TeamCounts, TeamNotice};
 use super::work::{Outcome, Work};
 use crate::Payload;
@@ -126,10 +126,10 @@ impl Helper {
     }
 
     /// What it has for its captain: a stage whose state is in memory.
-    pub fn holding(&self) -> Option<Holding> {
+    pub fn held(&self) -> Option<HeldLayers> {
         let stage = self.stage.as_ref().filter(|stage| stage.has_state())?;
         let Held { assign, revision, .. } = stage;
-        Some(Holding { epoch: assign.epoch, layers: assign.layers, revision: *revision })
+        Some(HeldLayers { epoch: assign.epoch, layers: assign.layers, revision: *revision })
     }
 
     /// Whether a batch is under way: its parameters must not change but by the step.
@@ -189,7 +189,7 @@ impl Helper {
             return;
         }
         self.offer_is_due = false;
-        let offer = Offer { holding: self.holding(), ..self.config.offer.clone() };
+        let offer = Offer { held: self.held(), ..self.config.offer.clone() };
         self.say(TeamMessage::Offer(offer));
     }
 
@@ -219,7 +219,7 @@ impl Helper {
             TeamMessage::Drop { epoch, batch } => self.on_drop(epoch, batch),
             TeamMessage::Copy { epoch, request, kind, stays_member } => {
                 let may = self.batch.is_none() && self.copying.is_none() && self.is_settled();
-                if may && self.holding().is_some_and(|held| held.epoch == epoch) {
+                if may && self.held().is_some_and(|held| held.epoch == epoch) {
                     if !stays_member {
                         self.average(None);
                     }

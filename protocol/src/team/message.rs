@@ -155,12 +155,12 @@ pub struct Offer {
     /// Bytes a second that it may receive; 0 where nobody knows.
     pub down_bytes_per_second: u64,
     /// What it still has of an earlier assignment.
-    pub holding: Option<Holding>,
+    pub held: Option<HeldLayers>,
 }
 
 /// What a helper still has of an earlier assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Holding {
+pub struct HeldLayers {
     /// Of that assignment.
     pub epoch: u64,
     /// Its layers.
@@ -331,10 +331,9 @@ impl TeamMessage {
 
 impl Offer {
     fn is_sound(&self) -> bool {
-        let holding = self.holding.is_none_or(|holding| {
-            holding.epoch < NUMBER_MAX && holding.revision < NUMBER_MAX && holding.layers.is_sound()
-        });
-        holding && self.operations_per_second.is_finite() && self.operations_per_second > 0.0
+        let is_sound =
+            |held: HeldLayers| held.epoch < NUMBER_MAX && held.revision < NUMBER_MAX && held.layers.is_sound();
+        self.held.is_none_or(is_sound) && self.operations_per_second.is_finite() && self.operations_per_second > 0.0
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use murmur_protocol::team::bounds::NUMBER_MAX;
 use murmur_protocol::team::{
-    Assign, BatchKind, Captain, CaptainConfig, CaptainEffect, CaptainEvent, Direction, FailureCause, Frame, Helper,
-    HelperConfig, HelperEffect, HelperEvent, Holding, Lanes, LayerCosts, LayerRange, Link, Loading, Membership,
+    Assign, BatchKind, Captain, CaptainConfig, CaptainEffect, CaptainEvent, Direction, FailureCause, Frame, HeldLayers,
+    Helper, HelperConfig, HelperEffect, HelperEvent, Lanes, LayerCosts, LayerRange, Link, Loading, Membership,
     ModelCosts, Offer, Outcome, Place, StateHeader, StateKind, StepFactors, Stream, TeamCounts, TeamMessage,
     TeamTimeouts, Wire,
 };
@@ -27,13 +27,13 @@ fn number(tape: &mut Tape<'_>) -> u64 {
 
 fn offer(tape: &mut Tape<'_>) -> Offer {
     let layers = LayerRange { first: tape.choice(4) as u32, end: tape.choice(9) as u32 };
-    let holding = Holding { epoch: number(tape), layers, revision: number(tape) };
+    let held = HeldLayers { epoch: number(tape), layers, revision: number(tape) };
     Offer {
         memory_bytes: 100 * tape.choice(10) as u64,
         operations_per_second: [1.0, 50.0, 0.0, f64::NAN][tape.choice(4)],
         up_bytes_per_second: tape.choice(3) as u64,
         down_bytes_per_second: 0,
-        holding: (tape.choice(2) == 0).then_some(holding),
+        held: (tape.choice(2) == 0).then_some(held),
     }
 }
 
@@ -133,6 +133,7 @@ fn captain() -> Captain {
             stream_bytes: 16,
             stage_bytes: 0,
             batch_tokens: 100,
+            borders: Vec::new(),
         },
         captain: place,
         wire: Wire::F32,
@@ -351,7 +352,7 @@ pub(super) fn harass_captain(tape: &mut Tape<'_>) -> TeamCounts {
 
 /// A helper among captains that do their work and send anything else as well, whose owner answers now and then late; also how often it computed.
 pub(super) fn harass_helper(tape: &mut Tape<'_>) -> (TeamCounts, u32) {
-    let config = HelperConfig { offer: Offer { holding: None, ..sound_offer() }, kept_for: Duration::from_secs(10) };
+    let config = HelperConfig { offer: Offer { held: None, ..sound_offer() }, kept_for: Duration::from_secs(10) };
     let (mut helper, mut now, mut computed) = (Helper::new(config), Time::ZERO, 0);
     let mut owed: Vec<HelperEvent> = Vec::new();
     let (mut answers, mut number): (Vec<HelperEvent>, u64) = (Vec::new(), 0);
@@ -410,7 +411,7 @@ fn sound_offer() -> Offer {
         operations_per_second: 1.0,
         up_bytes_per_second: 0,
         down_bytes_per_second: 0,
-        holding: None,
+        held: None,
     }
 }
 

@@ -23,7 +23,7 @@ impl Lent {
             operations_per_second: 1.0,
             up_bytes_per_second: 0,
             down_bytes_per_second: 0,
-            holding: None,
+            held: None,
         };
         let kept_for = Duration::from_secs(600);
         let mut lent = Lent(Helper::new(HelperConfig { offer, kept_for }), Vec::new());

@@ -93,8 +93,9 @@ impl Swarm {
                 let merge = merged.take().map(|merging| self.keep_landing(index, merging, part, &correction));
                 self.order(index, Order::Correction { request, part, correction, progress_shift, merge });
             }
-            TrainerOrder::LoadState { request, chunks, holding: _, progress } => {
-                self.order(index, Order::State { request, chunks, progress });
+            TrainerOrder::LoadState { request, chunks, holding, progress } => {
+                let held = self.fragments.held(holding).collect();
+                self.order(index, Order::State { request, chunks, held, progress });
             }
             TrainerOrder::AdvanceOuter => self.order(index, Order::AdvanceOuter),
             TrainerOrder::MatchBatch { members } => {

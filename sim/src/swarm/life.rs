@@ -11,7 +11,7 @@ use crate::happening::{Happening, Life};
 use crate::host::{Clock, Host, address_of, identity};
 use crate::liar::Liar;
 use crate::scenario::{Disk, HostIndex};
-use crate::trainer::{Order, Trainer};
+use crate::trainer::Trainer;
 
 impl Swarm {
     pub(super) fn begin(&mut self, index: HostIndex, start: Start) {
@@ -133,15 +133,13 @@ impl Swarm {
         }
     }
 
-    /// The trainer takes other fragments up and gives the rest away, between two steps. A state that it was ordered to take over
-    /// no longer fits.
+    /// The trainer takes other fragments up and gives the rest away, between two steps.
     pub(super) fn hold(&mut self, index: HostIndex, holding: Holding) {
         self.catch_up(index);
         self.scenario.nodes[index].holding = holding;
         let held = self.fragments.held(holding).collect();
         if let Some(host) = self.hosts[index].as_mut() {
             host.trainer.hold(held);
-            host.orders.iter_mut().for_each(Order::outdate);
         }
         self.tell(index, Event::HoldingChanged { holding });
     }

@@ -64,7 +64,7 @@ pub(crate) fn offer_of(machine: &MachinePlan) -> Offer {
         operations_per_second: machine.speed,
         up_bytes_per_second: machine.rate as u64,
         down_bytes_per_second: machine.rate as u64,
-        holding: None,
+        held: None,
     }
 }
 

@@ -98,6 +98,7 @@ pub(crate) fn model_costs(plan: &TeamPlan) -> ModelCosts {
         stream_bytes: STREAM_BYTES,
         stage_bytes: 0,
         batch_tokens: 1000,
+        borders: Vec::new(),
     }
 }
 

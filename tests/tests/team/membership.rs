@@ -79,6 +79,37 @@ fn layers_of_a_helper_that_was_killed_come_back_from_the_swarm() {
     assert!(helper.interrupt().success());
 }
 
+/// Two helpers with room for three of four layers each, beside a machine with all of the model. One is killed and comes back: the
+/// model is cut anew while the other one exchanges.
+#[test]
+fn each_of_two_helpers_exchanges_its_own_layers_before_and_after_a_new_cut() {
+    let _turn = murmur_tests::turn::computes();
+    let place = Place::new();
+    let run_file = write_run(place.folder.path(), &fragments_and_steps(1_000));
+    let (settings, room) = (place.settings(&run_file), place.room_for_layers(&run_file, 3));
+    let room = ["--memory", &room];
+    let ports = [Helper::free_port(), Helper::free_port()];
+    let helpers = [0, 1].map(|at| Helper::spawn(MURMUR, &place.at(&format!("helper{at}")), ports[at], &room));
+    let lines = [helpers[0].line(), helpers[1].line()];
+    let (data, plain_data) = (place.at("captain"), place.at("plain"));
+    let captain = ["start", text(&run_file), "--exit", "--node", text(&settings)];
+    let captain = [&captain[..], &["--helper", &lines[0], "--helper", &lines[1]]].concat();
+    let captain = Daemon::spawn(MURMUR, &data, &captain);
+    let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]);
+    helpers.iter().for_each(|helper| helper.wait_for("of the model by itself"));
+    plain.wait_for("exchanges with three machines", |report| report.peers == 3 && report.exchanges_completed > 10);
+    let [first, second] = helpers;
+    first.kill();
+    captain.wait_for("it waits for those layers", |report| report.doing.starts_with("waiting for a helper with"));
+    let first = Helper::spawn(MURMUR, &place.at("helper0"), ports[0], &room);
+    first.wait_for("of the model by itself");
+    let (captain, plain) = (captain.wait_for_end(), plain.wait_for_end());
+    assert!(captain.status.success() && plain.status.success(), "{}\n{}", captain.errors, plain.errors);
+    [first, second].iter().for_each(|helper| helper.wait_for("holds nothing any more"));
+    let distance = apart(&values(&data), &values(&plain_data));
+    assert!(distance < 0.01, "one model: {distance} apart");
+}
+
 /// Where stages are no whole fragments, the captain exchanges for all.
 #[test]
 fn a_captain_exchanges_for_helpers_whose_layers_are_no_fragments() {

@@ -7,6 +7,7 @@ use murmur_protocol::numerics::StreamCodec;
 use murmur_protocol::team::cut::alone;
 use murmur_protocol::team::{LayerCosts, ModelCosts, Place, Wire};
 
+use super::membership::borders;
 use super::part::PartLengths;
 use crate::engine::TrainingOptions;
 use crate::measure::operations_of_stage;
@@ -158,6 +159,7 @@ pub fn costs(
         stream_bytes: codec.bytes(tokens.ceil() as usize) as u64,
         stage_bytes: activations(&one, 1).saturating_sub(held + by_layer),
         batch_tokens: u64::from(manifest.optimizer.batch_sequences) * u64::from(spec.context),
+        borders: borders(manifest),
     };
     (costs, lanes)
 }

@@ -1,13 +1,14 @@
 //! Which fragments of the model the machines of a team exchange by themselves.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use murmur_protocol::team::Cut;
-use murmur_protocol::{Fragment, Fragments, Holding, RunManifest};
+use murmur_protocol::{Fragment, Fragments, Holding, ModelLayout, RunManifest};
 
 use super::part::layouts;
-use crate::model::{StageSpec, trained_layout};
+use crate::model::{StageSpec, trained_layout, transformer_of};
 
 /// How others come to the captain's swarm, a [`Ticket`](murmur_protocol::Ticket): nobody knows it before the captain listens there. Clones
 /// share it.
@@ -40,9 +41,7 @@ impl Share {
     /// Of these layers; `None` where fragments do not begin and end with them.
     pub fn of(manifest: &RunManifest, layers: Range<u32>) -> Option<Share> {
         let all = trained_layout(manifest);
-        let own = layouts(manifest, &StageSpec { layers, embeds: false, predicts: false }).1;
-        let first = all.tensor(&own.tensors().first()?.name)?.offset;
-        let range = first..first + own.parameters();
+        let range = parameters_of(manifest, &all, layers)?;
         let fragments = Fragments::of(&manifest.gossip, &all);
         let is_inside = |index: &u16| {
             let fragment = fragments.range(Fragment { index: *index, count: fragments.count() });
@@ -58,10 +57,40 @@ impl Share {
     }
 }
 
+/// Where the parameters of some layers are among those that the run trains.
+fn parameters_of(manifest: &RunManifest, all: &ModelLayout, layers: Range<u32>) -> Option<Range<usize>> {
+    let own = layouts(manifest, &StageSpec { layers, embeds: false, predicts: false }).1;
+    let first = all.tensor(&own.tensors().first()?.name)?.offset;
+    Some(first..first + own.parameters())
+}
+
+/// Whether members of the run average one fragment at a time and nothing else, so that who has some can.
+fn averages_by_fragment(manifest: &RunManifest) -> bool {
+    !manifest.synchronous.is_on() && manifest.gossip.outer_learning_rate == 0.0
+}
+
+/// Layers at which fragments begin or end: between two of them a helper's layers are whole fragments. None where it could not exchange
+/// them by itself.
+pub(super) fn borders(manifest: &RunManifest) -> Vec<u32> {
+    let all = trained_layout(manifest);
+    let fragments = Fragments::of(&manifest.gossip, &all);
+    if !averages_by_fragment(manifest) || fragments.filled().count() < 2 {
+        return Vec::new();
+    }
+    let ranges = fragments.held(Holding::ALL);
+    let ends: BTreeSet<usize> = ranges.flat_map(|range| [range.start, range.end]).collect();
+    let layers = 0..transformer_of(manifest).layers;
+    let of_layers: Vec<Range<usize>> =
+        layers.filter_map(|layer| parameters_of(manifest, &all, layer..layer + 1)).collect();
+    let starts = of_layers.iter().map(|range| range.start);
+    let between = starts.chain(of_layers.last().map(|range| range.end));
+    (0..).zip(between).filter(|(_, parameter)| ends.contains(parameter)).map(|(layer, _)| layer).collect()
+}
+
 /// What is left for the captain of a cut where each helper exchanges its own fragments; the whole model where they cannot: stages are no
 /// whole fragments, nothing is left, or members of the run average otherwise than one fragment at a time.
 pub fn left_for_captain(manifest: &RunManifest, cut: &Cut) -> Holding {
-    if manifest.synchronous.is_on() || manifest.gossip.outer_learning_rate > 0.0 {
+    if !averages_by_fragment(manifest) {
         return Holding::ALL;
     }
     let shares = cut.of_helpers().map(|(_, _, stage)| Share::of(manifest, stage.layers.numbers()));
@@ -119,6 +148,22 @@ mod tests {
     }
 
     #[test]
+    fn between_two_borders_a_helper_has_whole_fragments_and_nowhere_else() {
+        for (fragments, lora) in [(2, 0), (3, 0), (4, 0), (6, 0), (60, 0), (2, 2), (3, 2), (64, 2)] {
+            let mut manifest = run(FragmentCut::Layers, fragments);
+            manifest.lora.rank = lora;
+            let borders = borders(&manifest);
+            for (first, end) in (0..4).flat_map(|first| (first + 1..=4).map(move |end| (first, end))) {
+                let is_between = borders.contains(&first) && borders.contains(&end);
+                assert_eq!(Share::of(&manifest, first..end).is_some(), is_between, "{fragments} {first}..{end}");
+            }
+            assert!(fragments < 6 || borders == [0, 1, 2, 3, 4], "{fragments}: {borders:?}");
+        }
+        assert!(borders(&run(FragmentCut::Layers, 1)).is_empty());
+        assert!(borders(&run(FragmentCut::Blocks, 7)).is_empty());
+    }
+
+    #[test]
     fn a_captain_exchanges_all_where_stages_are_no_fragments() {
         let team = cut(&[(false, 0, 0), (true, 0, 3), (false, 3, 4)]);
         assert!(left_for_captain(&run(FragmentCut::Blocks, 60), &team).is_all());
@@ -126,6 +171,6 @@ mod tests {
         assert!(left_for_captain(&run(FragmentCut::Layers, 60), &cut(&[(false, 0, 4)])).is_all(), "no helper");
         let mut outer = run(FragmentCut::Layers, 60);
         outer.gossip.outer_learning_rate = 0.7;
-        assert!(left_for_captain(&outer, &team).is_all());
+        assert!(left_for_captain(&outer, &team).is_all() && borders(&outer).is_empty());
     }
 }

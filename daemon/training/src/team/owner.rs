@@ -307,7 +307,7 @@ impl Owner {
         self.model.state().map_err(|error| team_error(&error))
     }
 
-    /// Gives every machine its part of a new state: at once where the team is whole, else as soon as it is.
+    /// A new state, of which every machine is given its part before it computes: once where several follow each other meanwhile.
     ///
     /// Where helpers exchange their layers by themselves it is new in the captain's part alone.
     pub(super) fn set_state(&mut self, state: &PartState) -> Result<()> {
@@ -316,7 +316,6 @@ impl Owner {
             return self.model.set_own_state(state).map_err(|error| team_error(&error));
         }
         self.model.set_state(state).map_err(|error| team_error(&error))?;
-
         self.is_old[0] = false;
         self.is_old[1] &= state.moments.is_none();
         if self.setup.is_some() {
@@ -329,7 +328,7 @@ impl Owner {
             (true, _) | (_, Some(StateKind::Training)) => Some(StateKind::Training),
             _ => Some(StateKind::Parameters),
         };
-        self.is_ready_within(PATIENCE, false).map(drop)
+        Ok(())
     }
 
     /// Whether helpers exchange their layers by themselves.

@@ -1,6 +1,7 @@
 //! Teams whose machines are threads connected by queues, against one machine with the whole model: bit for bit.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,11 @@ mod waiting;
 
 /// Who is told what is said to whom: all machines of a team.
 #[derive(Clone, Default)]
-struct Switchboard(Arc<Mutex<BTreeMap<PeerId, Told>>>);
+struct Switchboard {
+    told: Arc<Mutex<BTreeMap<PeerId, Told>>>,
+    /// States that the captain has sent.
+    states: Arc<AtomicUsize>,
+}
 
 /// One machine's place at it.
 struct Plugged {
@@ -80,7 +85,7 @@ impl Lie {
 
 impl Switchboard {
     fn tell(&self, to: PeerId, heard: Heard) {
-        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&to).cloned();
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).get(&to).cloned();
         // A machine that has ended hears nothing.
         let _ = told.map(|told| told.tell(heard));
     }
@@ -93,13 +98,16 @@ impl Switchboard {
 
     /// As one whose process is killed: it hears nothing more, and others hear that it is gone.
     fn kill(&self, captain: PeerId, helper: PeerId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&helper);
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).remove(&helper);
         self.tell(captain, Heard::Disconnected(helper));
     }
 }
 
 impl TeamWire for Plugged {
     fn send(&mut self, to: PeerId, word: Word) {
+        if self.me == peer(CAPTAIN) && matches!(word, Word::State(..)) {
+            self.board.states.fetch_add(1, Ordering::Relaxed);
+        }
         let word = match (word, self.manner.lie) {
             (Word::State(header, payload), Some(lie)) => {
                 let payload = Payload::from(lie.told(payload.bytes()));
@@ -178,7 +186,7 @@ impl Team {
         let Setting { devices: [device, of_helpers], helpers, wire, options, memory, gathers } = setting;
         let (board, view, notices) = (Switchboard::default(), TeamView::default(), Arc::new(Mutex::new(Vec::new())));
         let (told, heard) = facts();
-        board.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(CAPTAIN), told.clone());
+        board.told.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(CAPTAIN), told.clone());
         let mut team = Team {
             board: board.clone(),
             ticket: SwarmTicket::default(),
@@ -227,13 +235,13 @@ impl Team {
 
     fn help_telling(&mut self, number: u8, options: TrainingOptions, manner: Manner, on_news: OnNews) {
         let (told, heard) = facts();
-        self.board.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(number), told.clone());
+        self.board.told.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(number), told.clone());
         let offer = Offer {
             memory_bytes: 1 << 33,
             operations_per_second: 1e9,
             up_bytes_per_second: 0,
             down_bytes_per_second: 0,
-            holding: None,
+            held: None,
         };
         let config = HelperConfig { offer, kept_for: Duration::from_secs(600) };
         let wire = Box::new(Plugged { me: peer(number), board: self.board.clone(), manner });
@@ -384,12 +392,18 @@ fn corrections_and_saved_states_reach_all_machines_and_go_on_in_any_team() {
         let manifest = manifest(has_adapters, OptimizerKind::AdamW);
         let options = TrainingOptions::default();
         let mut whole = alone(&manifest, options);
-        let (mut engine, _team) = Team::begin(&manifest, base(&manifest), setting(2));
+        let (mut engine, team) = Team::begin(&manifest, base(&manifest), setting(2));
+        let written = || team.board.states.load(Ordering::Relaxed);
         assert_eq!(stepped(&mut engine, 3), stepped(&mut whole, 3));
+        let before = written();
         for engine in [&mut engine, &mut whole] {
-            engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
+            for _ in 0..3 {
+                engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
+            }
         }
+        assert_eq!(written(), before, "helpers are told when they compute");
         assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+        assert_eq!(written(), before + 2, "once each");
         let saved: EngineState = engine.save().expect("a state");
         assert_same(saved.clone(), whole.save().expect("a state"), "corrected");
         let (mut other, _other_team) = Team::begin(&manifest, base(&manifest), setting(1));

@@ -10,7 +10,7 @@ use crate::peer::PeerId;
 use crate::team::bounds::{GAIN_MIN, HELPERS_MAX, REPAYS_WITHIN, WAITING_NOTICE_PERIOD};
 use crate::team::cut::{self, Cut, Place};
 use crate::team::frame::{StateHeader, StateKind};
-use crate::team::message::{Assign, Holding, LayerRange, TeamMessage};
+use crate::team::message::{Assign, HeldLayers, LayerRange, TeamMessage};
 use crate::team::notice::TeamNotice;
 use crate::time::Time;
 
@@ -37,7 +37,7 @@ impl Waiting {
 pub(super) struct Saving {
     cut: Cut,
     /// Of whom, by request.
-    copies: BTreeMap<u64, (PeerId, Holding)>,
+    copies: BTreeMap<u64, (PeerId, HeldLayers)>,
     since: Time,
 }
 
@@ -170,7 +170,7 @@ impl Captain {
     /// A cut is decided. What only a helper has of layers that move is copied first.
     fn take_up(&mut self, now: Time, cut: Cut) {
         let mut copies = BTreeMap::new();
-        for (helper, held) in self.roster.holding() {
+        for (helper, held) in self.roster.held_layers() {
             let stays = cut.of_helpers().any(|(_, member, stage)| member == helper && stage.layers == held.layers);
             let is_kept = held.layers.numbers().all(|layer| self.kept[layer as usize] >= held.revision);
             if !stays && !is_kept {
@@ -248,7 +248,7 @@ impl Captain {
             Some(held) => {
                 self.count_lost(layers, held.revision);
                 if let Some(known) = self.roster.get_mut(helper) {
-                    known.held = Some(Holding { epoch: self.epoch, revision: self.revision, layers });
+                    known.held = Some(HeldLayers { epoch: self.epoch, revision: self.revision, layers });
                 }
             }
             None => {
@@ -342,7 +342,7 @@ impl Captain {
         let since = loading.since;
         if let Some(known) = self.roster.get_mut(helper) {
             known.record(Task::Load, now - since);
-            known.held = Some(Holding { epoch, layers, revision: self.revision });
+            known.held = Some(HeldLayers { epoch, layers, revision: self.revision });
         }
         self.end_loading();
     }

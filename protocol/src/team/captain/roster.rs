@@ -9,7 +9,7 @@ use crate::peer::PeerId;
 use crate::team::bounds::HELPERS_KNOWN_MAX;
 use crate::team::config::TeamTimeouts;
 use crate::team::cut::{Link, Place};
-use crate::team::message::{Holding, Offer};
+use crate::team::message::{HeldLayers, Offer};
 
 /// Times that a helper is let in again after what it sent was unfit. A guess.
 const STRIKES_MAX: u32 = 3;
@@ -115,7 +115,7 @@ pub(super) struct Known {
     /// Of this connection.
     pub(super) offer: Option<Offer>,
     /// What it has in memory, as far as it told and was told on this connection.
-    pub(super) held: Option<Holding>,
+    pub(super) held: Option<HeldLayers>,
     /// Whether it was given a stage and not released since.
     pub(super) is_assigned: bool,
     /// It wants to leave.
@@ -293,7 +293,7 @@ impl Roster {
     }
 
     /// Those that hold something in memory.
-    pub(super) fn holding(&self) -> Vec<(PeerId, Holding)> {
+    pub(super) fn held_layers(&self) -> Vec<(PeerId, HeldLayers)> {
         let connected = self.known.iter().filter(|(_, known)| known.is_connected);
         connected.filter_map(|(helper, known)| Some((*helper, known.held?))).collect()
     }

@@ -25,6 +25,7 @@ fn model(layers: u32) -> ModelCosts {
         stream_bytes: 10,
         stage_bytes: 3,
         batch_tokens: 1000,
+        borders: Vec::new(),
     }
 }
 
@@ -165,4 +166,24 @@ fn six_helpers_and_many_layers_are_cut_while_somebody_waits() {
     assert!(cut.stages.windows(2).all(|two| two[0].in_flight >= two[1].in_flight));
     assert!(cut.stages.iter().all(|stage| stage.in_flight <= IN_FLIGHT_MAX));
     assert_eq!(cut.stages.last().map(|stage| stage.layers.end), Some(128));
+}
+
+#[test]
+fn stages_end_at_borders_where_that_costs_at_most_a_tenth() {
+    let captain = place(10_000, 1.0, 1e9);
+    let helpers = [(peer(1), place(10_000, 1.0, 1e9)), (peer(2), place(10_000, 1.0, 1e9))];
+    let ends = |layers, borders: &[u32]| -> (Vec<u32>, f64) {
+        let model = ModelCosts { borders: borders.to_vec(), ..model(layers) };
+        let cut = best(&model, &captain, &helpers, 64).expect("a cut");
+        (cut.of_helpers().map(|(_, _, stage)| stage.layers.end).collect(), cut.tokens_per_second)
+    };
+    let (anywhere, fastest) = ends(33, &[]);
+    assert_eq!(anywhere, [11, 22]);
+    // Twelve layers where there were eleven.
+    let (at_borders, speed) = ends(33, &[0, 4, 8, 12, 16, 20, 24, 28, 33]);
+    assert_eq!(at_borders, [12, 24]);
+    assert!((0.9..1.0).contains(&(speed / fastest)), "{speed} {fastest}");
+    // Seventeen; and a first layer that is no border.
+    assert_eq!(ends(33, &[0, 17, 33]).0, anywhere);
+    assert_eq!(ends(33, &[11, 22]).0, anywhere);
 }

@@ -62,7 +62,7 @@ impl Helper {
             self.counts.stale += 1;
             return;
         }
-        let is_held = self.is_settled() && self.holding().is_some_and(|held| held.layers == assign.layers);
+        let is_held = self.is_settled() && self.held().is_some_and(|held| held.layers == assign.layers);
         let has_state = is_held && assign.keeps_state;
         self.abandon_batch();
         self.average(None);

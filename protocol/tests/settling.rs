@@ -1,0 +1,48 @@
+//! The last exchanges of a node that has trained as long as it was to, while others train on.
+
+use std::time::Duration;
+
+use murmur_protocol::message::{Propose, Reject, RejectReason, Standing};
+use murmur_protocol::status::Phase;
+use murmur_protocol::*;
+
+use crate::copying_anew::proposals;
+use crate::responding::{PATIENCE, Responder, encoded, merged, starter};
+
+/// This node and a partner merge, by an exchange that the partner has started; what follows.
+fn merge_with(node: &mut Responder, peer: PeerId, exchange: u64) -> Vec<Effect> {
+    let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, progress: 10.0 };
+    let (part, deadline_ms) = (Part::MODEL, PATIENCE.as_millis() as u32);
+    let propose = Propose { exchange, part, nonce: 1, bits: 16, reference: 0, standing, deadline_ms };
+    node.tell(Event::MessageReceived { peer, message: Message::Propose(propose) });
+    let (scales, codes) = (TransferHeader::Scales { exchange }, TransferHeader::ProposalCodes { exchange });
+    node.tell(Event::TransferReceived { peer, header: scales, payload: encoded().scales });
+    let effects = node.tell(Event::TransferReceived { peer, header: codes, payload: encoded().codes });
+    assert!(merged(&effects).is_some(), "{effects:?}");
+    effects
+}
+
+/// A partner whose steps are short starts its next exchange as soon as the one before has ended. This node proposes when it has
+/// merged that one, while the partner has not yet, and is refused each time.
+#[test]
+fn a_partner_that_is_always_busy_with_this_node_holds_nobody_up() {
+    let (mut node, partner) = (Responder::new(), starter(1));
+    node.tell(Event::PeerConnected { peer: partner, addresses: vec![] });
+    let mut effects = node.tell(Event::TrainingCompleted(TrainingReport::default()));
+    assert_eq!(node.node.status().phase, Phase::Settling);
+    let mut merges = 0;
+    while node.node.status().phase == Phase::Settling {
+        let [propose] = proposals(&effects)[..] else { panic!("it proposes once: {effects:?}") };
+        let reject = Reject { exchange: propose.exchange, reason: RejectReason::Busy, retry_after_ms: 300 };
+        node.tell(Event::MessageReceived { peer: partner, message: Message::Reject(reject) });
+        if node.node.status().phase != Phase::Settling {
+            break;
+        }
+        assert!(merges < 50, "it settles for ever");
+        merges += 1;
+        node.now = node.now + Duration::from_millis(301);
+        effects = merge_with(&mut node, partner, merges);
+        effects.extend(node.tell(Event::TimePassed));
+    }
+    assert_eq!(merges, u64::from(RunManifest::default().gossip.final_exchanges));
+}
