@@ -61,6 +61,8 @@ pub struct Node {
     end: RunEnd,
     /// Own exchanges still to be done after the last step.
     final_exchanges_left: u32,
+    /// Whether this node's training was over before the run's.
+    ends_before_the_run: bool,
     settlings: Settlings,
     /// The distance for which it has settled last, where that was known, until what came of it is.
     settling_from: Option<f64>,
@@ -99,6 +101,7 @@ impl Node {
             outdated_until: None,
             end: config.end,
             final_exchanges_left: 1,
+            ends_before_the_run: false,
             settlings: Settlings::default(),
             settling_from: None,
             last_copy: LastCopy::default(),

@@ -5,7 +5,7 @@ use murmur_protocol::team::{TeamPhase, TeamStatus};
 use murmur_training::team::TeamView;
 use serde::{Deserialize, Serialize};
 
-use crate::console::counted;
+use crate::console::{counted, human_bytes};
 use crate::observe::record::TeamFacts;
 
 /// What reports of a team are made from.
@@ -121,7 +121,7 @@ impl TeamReport {
     pub(crate) fn doing(&self) -> Option<String> {
         match self.state.as_str() {
             "waiting" if self.missing_gigabytes > 0.0 => {
-                Some(format!("waiting for a helper with {:.1} GB", self.missing_gigabytes))
+                Some(format!("waiting for a helper with {}", human_bytes((1e9 * self.missing_gigabytes) as u64)))
             }
             "waiting" => Some("waiting for helpers".to_owned()),
             "cutting" => Some("sharing the model out among the team".to_owned()),

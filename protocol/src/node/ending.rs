@@ -110,6 +110,7 @@ impl Node {
             synchronous.end(now, &mut self.outbox);
             self.complete();
         } else if self.phase == Phase::Training {
+            self.ends_before_the_run = self.end.at().is_none_or(|end| report.progress < end - 0.5);
             self.pairwise.on_training_over();
             self.begin_settling(now);
         }

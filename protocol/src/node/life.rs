@@ -77,9 +77,10 @@ impl Node {
             return;
         }
         let is_merged = matches!(outcome, Outcome::Merged { .. }) && part.vector == Vector::Model;
-        // A partner that trains on in short steps is always about to end an exchange of its own with this node, which it has
-        // just answered: that one has brought its model to the partner as well.
+        // Who ends before the run does meets partners that train on. One whose steps are short is always about to end an exchange of
+        // its own with this node, which has just answered it: that one has brought this node's model there as well.
         let is_answered = matches!(outcome, Outcome::Rejected) && self.pairwise.take_answered(partner);
+        let is_answered = is_answered && self.ends_before_the_run;
         if (is_merged || is_answered) && self.phase == Phase::Settling {
             self.final_exchanges_left = self.final_exchanges_left.saturating_sub(1);
         }

@@ -52,6 +52,7 @@ fn a_helper_exchanges_its_own_layers_and_all_end_with_one_model() {
     let (ours, theirs) = (values(&data), values(&plain_data));
     assert!(ours.len() > 100 * BLOCK);
     let distance = apart(&ours, &theirs);
+    println!("{distance} apart");
     assert!(distance < 0.01, "one model: {distance} apart");
 }
 
@@ -85,7 +86,7 @@ fn layers_of_a_helper_that_was_killed_come_back_from_the_swarm() {
 fn each_of_two_helpers_exchanges_its_own_layers_before_and_after_a_new_cut() {
     let _turn = murmur_tests::turn::computes();
     let place = Place::new();
-    let run_file = write_run(place.folder.path(), &fragments_and_steps(1_000));
+    let run_file = write_run(place.folder.path(), &fragments_and_steps(300));
     let (settings, room) = (place.settings(&run_file), place.room_for_layers(&run_file, 3));
     let room = ["--memory", &room];
     let ports = [Helper::free_port(), Helper::free_port()];
@@ -97,7 +98,7 @@ fn each_of_two_helpers_exchanges_its_own_layers_before_and_after_a_new_cut() {
     let captain = Daemon::spawn(MURMUR, &data, &captain);
     let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]);
     helpers.iter().for_each(|helper| helper.wait_for("of the model by itself"));
-    plain.wait_for("exchanges with three machines", |report| report.peers == 3 && report.exchanges_completed > 10);
+    plain.wait_for("exchanges with three machines", |report| report.peers == 3 && report.exchanges_completed > 2);
     let [first, second] = helpers;
     first.kill();
     captain.wait_for("it waits for those layers", |report| report.doing.starts_with("waiting for a helper with"));
@@ -107,6 +108,7 @@ fn each_of_two_helpers_exchanges_its_own_layers_before_and_after_a_new_cut() {
     assert!(captain.status.success() && plain.status.success(), "{}\n{}", captain.errors, plain.errors);
     [first, second].iter().for_each(|helper| helper.wait_for("holds nothing any more"));
     let distance = apart(&values(&data), &values(&plain_data));
+    println!("{distance} apart");
     assert!(distance < 0.01, "one model: {distance} apart");
 }
 

@@ -119,7 +119,7 @@ impl Owner {
         let status = self.view.status();
         let why = match status {
             Some(status) if status.phase == TeamPhase::Waiting && status.missing_bytes > 0 => {
-                format!("{:.1} GB are missing", status.missing_bytes as f64 / 1e9)
+                format!("{:.1} MB are missing", status.missing_bytes as f64 / 1e6)
             }
             Some(status) if status.phase == TeamPhase::Cutting => "the model is cut anew".to_owned(),
             _ => "helpers are missing".to_owned(),
