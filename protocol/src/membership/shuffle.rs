@@ -97,8 +97,6 @@ impl Membership {
     /// This node, and a uniform sample of the members that are connected, or were until both sides parted, without the one
     /// that it is for. Of what is only hearsay, at most [`HEARSAY_TOLD_MAX`]; and nothing that a lookup has named.
     pub(super) fn sample(&mut self, now: Time, to: PeerId) -> Vec<Descriptor> {
-        let known = KnownPeer { peer: self.me, addresses: self.own_addresses.clone() };
-        let myself = Descriptor { known, age_seconds: 0, profile: self.profile.clone() };
         let connected = self.connections.iter().filter(|(_, connection)| connection.is_tellable(now));
         let tellable = self.view.iter().filter(|(_, known)| !known.is_suspect() && !known.is_too_old(now));
         let (met, heard): (Vec<_>, Vec<_>) = tellable.partition(|(_, known)| known.teller == known::Teller::NOBODY);
@@ -114,7 +112,13 @@ impl Membership {
             let connected = self.connections.get(peer).map(|connection| connection.describe(peer, now));
             connected.or_else(|| self.view.get(peer).map(|known| known.describe(peer, now)))
         };
-        std::iter::once(myself).chain(told.into_iter().filter_map(describe)).collect()
+        std::iter::once(self.describe_self()).chain(told.into_iter().filter_map(describe)).collect()
+    }
+
+    /// What this node tells of itself.
+    pub(super) fn describe_self(&self) -> Descriptor {
+        let known = KnownPeer { peer: self.me, addresses: self.own_addresses.clone() };
+        Descriptor { known, age_seconds: 0, profile: self.profile.clone() }
     }
 
     /// At most so many of them, at random.

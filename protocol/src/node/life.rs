@@ -191,7 +191,7 @@ impl Node {
     /// The trainer holds other fragments of the model than before. Members hear of it as they hear of this node's speed; until then
     /// their proposals are refused. Where the run is over, what is new is not what the others ended with.
     pub(super) fn on_holding_changed(&mut self, now: Time, holding: Holding) {
-        self.membership.on_holding(holding);
+        self.membership.on_holding(now, holding, &mut self.outbox);
         let has_new = self.pairwise.on_holding_changed(holding, &mut self.outbox);
         self.giving.on_holding_changed(holding, &mut self.outbox);
         self.joining.on_holding_changed(now, holding);
