@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use murmur_network::{Network, Reachability};
-use murmur_protocol::{RunEnd, RunId};
+use murmur_protocol::{RunEnd, RunId, Secret};
+use murmur_training::team::SwarmTicket;
 use tokio::sync::watch;
 
 use crate::daemon::invitation::Invitation;
@@ -159,6 +160,27 @@ pub(super) async fn invite_regularly(
         let invited = invitation(run, &network, secret_file.as_deref());
         let status = pictures.borrow().status.clone();
         invitations.send_replace(invited.with_others(&status.connected, &status.known));
+    }
+}
+
+/// Tells helpers, which may exchange their layers by themselves, how they come to the swarm: by this node's newest ticket, and not at
+/// all while it rests.
+pub(super) async fn invite_helpers(
+    helpers: SwarmTicket,
+    secret: Option<Secret>,
+    (mut invitations, mut rest): (watch::Receiver<Invitation>, watch::Receiver<RestView>),
+) {
+    loop {
+        let is_resting = rest.borrow_and_update().reason.is_some();
+        let ticket = invitations.borrow_and_update().ticket(secret.clone()).filter(|_| !is_resting);
+        helpers.set(ticket.map(|ticket| ticket.to_string()));
+        let changed = tokio::select! {
+            changed = invitations.changed() => changed,
+            changed = rest.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
     }
 }
 

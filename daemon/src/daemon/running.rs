@@ -21,7 +21,7 @@ use super::networking::start_network;
 use super::observing::{self, Observing, Teller};
 use super::prepared::Prepared;
 use super::regular::{
-    Reporter, invitation, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly,
+    Reporter, invitation, invite_helpers, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly,
 };
 use super::stop::watch_for_stop;
 use super::{Plan, Ready, ports, recording};
@@ -170,8 +170,11 @@ impl Running {
         let run_id = manifest.run_id();
         let invited = invitation(run_id, &network, secret_file.as_deref());
         let ticket = invited.ticket(secret.clone()).map_or_else(String::new, |ticket| ticket.to_string());
-        helpers.iter().for_each(|helpers| helpers.invite(ticket.clone()));
         let (invitations, invitation_view) = watch::channel(invited);
+        if let Some(helpers) = &helpers {
+            let sources = (invitation_view.clone(), reporter.rest.clone());
+            beside_engine.push(beside(invite_helpers(helpers.ticket(), secret.clone(), sources)));
+        }
         let pictures_to_invite = reporter.pictures.clone();
         let inviting = invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations);
         beside_engine.push(beside(inviting));

@@ -63,9 +63,9 @@ impl Helpers {
         self.throttle.clone()
     }
 
-    /// From now on helpers may exchange their layers with the swarm by themselves: this is how they come there.
-    pub(crate) fn invite(&self, ticket: String) {
-        self.ticket.set(ticket);
+    /// How helpers come to this node's swarm, while they may exchange their layers there by themselves.
+    pub(crate) fn ticket(&self) -> SwarmTicket {
+        self.ticket.clone()
     }
 
     /// What reports are made from.
@@ -278,8 +278,8 @@ pub(crate) fn stage_device(device: &Device) -> Result<StageDevice, Failure> {
 fn tell_limits(limits: &LimitsSettings) {
     if !limits.quiet_hours.is_empty() || limits.daily_gigabytes > 0.0 {
         note(
-            "warning: quiet hours and --daily-gigabytes hold for the swarm alone: a team cannot train without its traffic, so \
-             that goes on and is not counted there; --upload-mbit and --download-mbit cap both together",
+            "warning: quiet hours and --daily-gigabytes hold for the swarm alone, which helpers leave as well: a team cannot train \
+             without its traffic, so that goes on and is not counted there; --upload-mbit and --download-mbit cap both together",
         );
     }
 }

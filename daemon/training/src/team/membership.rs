@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use murmur_protocol::team::Cut;
 use murmur_protocol::{Fragment, Fragments, Holding, ModelLayout, RunManifest};
@@ -10,19 +10,19 @@ use murmur_protocol::{Fragment, Fragments, Holding, ModelLayout, RunManifest};
 use super::part::layouts;
 use crate::model::{StageSpec, trained_layout, transformer_of};
 
-/// How others come to the captain's swarm, a [`Ticket`](murmur_protocol::Ticket): nobody knows it before the captain listens there. Clones
-/// share it.
+/// How helpers come to the captain's swarm, a [`Ticket`](murmur_protocol::Ticket), as long as they may: nobody knows it before the captain
+/// listens there, and in its quiet hours none is given. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct SwarmTicket(Arc<OnceLock<String>>);
+pub struct SwarmTicket(Arc<Mutex<Option<String>>>);
 
 impl SwarmTicket {
-    /// From now on it is known. Only the first one counts.
-    pub fn set(&self, ticket: String) {
-        let _ = self.0.set(ticket);
+    /// What the next batch says.
+    pub fn set(&self, ticket: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ticket;
     }
 
-    pub(super) fn get(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+    pub(super) fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

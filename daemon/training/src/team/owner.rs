@@ -348,7 +348,7 @@ impl Owner {
         let is_apart = self.view.status().is_some_and(|status| status.is_apart);
         let Division { left, progress, is_over, .. } = self.division;
         let ticket = self.ticket.get().filter(|_| !left.is_all() && !is_over && !is_apart);
-        let membership = ticket.map(|ticket| Membership { ticket: ticket.to_owned(), progress, is_outdated: false });
+        let membership = ticket.map(|ticket| Membership { ticket, progress, is_outdated: false });
         if self.has_members() && membership.is_none() {
             // Exchanges may have changed what helpers have since it was copied.
             self.is_old = [true; 2];

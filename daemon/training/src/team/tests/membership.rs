@@ -44,7 +44,7 @@ fn begun(has_adapters: bool, ticket: Option<&str>) -> (Engine, Team, Engine, Rec
     let (telling, told) = channel();
     let memory = room_for_ends(&manifest, &options);
     let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, gathers: 1, ..setting(0) });
-    ticket.into_iter().for_each(|ticket| team.ticket.set(ticket.to_owned()));
+    ticket.into_iter().for_each(|ticket| team.ticket.set(Some(ticket.to_owned())));
     let on_news =
         Box::new(move |news: HelperNews<'_>| Told::of(news).into_iter().for_each(|told| drop(telling.send(told))));
     team.help_telling(1, options, Manner::default(), on_news);
@@ -251,13 +251,39 @@ fn nobody_is_a_member_without_a_ticket_or_when_it_has_reached_nobody() {
     );
 }
 
+/// As in its quiet hours.
+#[test]
+fn a_captain_without_its_ticket_has_no_members_until_there_is_another() {
+    let mut begun = Begun::new();
+    let part = begun.part(begun.new.share.holding);
+    let correction = begun.correction(part, 0.01);
+    begun.whole.apply(part, &correction).expect("its own");
+    begun.order(|request| TrainerOrder::ApplyCorrection { request, part, correction, progress_shift: 0.0 });
+    let other_than_steps = |told: &Receiver<Told>| loop {
+        match told.recv_timeout(Duration::from_secs(60)).expect("all that it tells") {
+            Told::Of(Event::StepsCompleted(_)) => {}
+            told => break told,
+        }
+    };
+    begun.team.ticket.set(None);
+    assert_eq!(stepped(&mut begun.engine, 2), stepped(&mut begun.whole, 2));
+    assert!(begun.engine.holding().is_all() && matches!(other_than_steps(&begun.told), Told::Ends));
+    assert!(begun.engine.parameters().expect("all") == begun.whole.parameters().expect("all"), "what it had exchanged");
+    begun.team.ticket.set(Some("another ticket".to_owned()));
+    assert_eq!(stepped(&mut begun.engine, 2), stepped(&mut begun.whole, 2));
+    let Told::Begins(new) = other_than_steps(&begun.told) else { panic!("no member") };
+    assert_eq!((new.ticket.as_str(), new.number), ("another ticket", begun.new.number + 1));
+    assert!(!begun.engine.holding().is_all());
+    assert_same(begun.engine.save().expect("a state"), begun.whole.save().expect("a state"), "a member again");
+}
+
 /// Captains that have room for all of the model, and give it to whoever is faster.
 #[test]
 fn a_captain_that_has_a_lost_helper_s_layers_from_an_older_copy_says_so() {
     let mut manifest = manifest(false, OptimizerKind::AdamW);
     (manifest.gossip.cut, manifest.gossip.fragments) = (FragmentCut::Layers, 60);
     let (mut engine, mut team) = Team::begin(&manifest, None, setting(1));
-    team.ticket.set("a ticket".to_owned());
+    team.ticket.set(Some("a ticket".to_owned()));
     stepped(&mut engine, 3);
     assert!(!engine.holding().is_all() && !engine.take_outdated());
     team.kill(1);
