@@ -4,6 +4,9 @@ use murmur_protocol::bulk::BLOCK;
 
 use super::*;
 
+/// How long a run of some hundred steps may take on a busy machine: a quarter of the time is trained.
+const RUN: Duration = Duration::from_secs(180);
+
 /// Fragments that end at layers, so that a helper's layers are some of them.
 fn fragments_and_steps(steps: u32) -> String {
     LAYERED_RUN
@@ -37,8 +40,8 @@ fn a_helper_exchanges_its_own_layers_and_all_end_with_one_model() {
     let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
     let (line, data, plain_data) = (helper.line(), place.at("captain"), place.at("plain"));
     let captain = ["start", text(&run_file), "--closed", "--exit", "--node", text(&settings), "--helper", &line];
-    let captain = Daemon::spawn(MURMUR, &data, &captain);
-    let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]);
+    let captain = Daemon::spawn(MURMUR, &data, &captain).with_patience(RUN);
+    let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]).with_patience(RUN);
     helper.wait_for("exchanges 92 % of the model by itself");
     // The joiner has the helper's layers from the helper, and all others from the captain.
     let joined = plain.wait_for_notice("took over the model of");
@@ -86,7 +89,7 @@ fn layers_of_a_helper_that_was_killed_come_back_from_the_swarm() {
 fn each_of_two_helpers_exchanges_its_own_layers_before_and_after_a_new_cut() {
     let _turn = murmur_tests::turn::computes();
     let place = Place::new();
-    let run_file = write_run(place.folder.path(), &fragments_and_steps(300));
+    let run_file = write_run(place.folder.path(), &fragments_and_steps(250));
     let (settings, room) = (place.settings(&run_file), place.room_for_layers(&run_file, 3));
     let room = ["--memory", &room];
     let ports = [Helper::free_port(), Helper::free_port()];
@@ -95,8 +98,8 @@ fn each_of_two_helpers_exchanges_its_own_layers_before_and_after_a_new_cut() {
     let (data, plain_data) = (place.at("captain"), place.at("plain"));
     let captain = ["start", text(&run_file), "--exit", "--node", text(&settings)];
     let captain = [&captain[..], &["--helper", &lines[0], "--helper", &lines[1]]].concat();
-    let captain = Daemon::spawn(MURMUR, &data, &captain);
-    let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]);
+    let captain = Daemon::spawn(MURMUR, &data, &captain).with_patience(RUN);
+    let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]).with_patience(RUN);
     helpers.iter().for_each(|helper| helper.wait_for("of the model by itself"));
     plain.wait_for("exchanges with three machines", |report| report.peers == 3 && report.exchanges_completed > 2);
     let [first, second] = helpers;
