@@ -110,10 +110,15 @@ impl Node {
             synchronous.end(now, &mut self.outbox);
             self.complete();
         } else if self.phase == Phase::Training {
-            self.ends_before_the_run = self.end.at().is_none_or(|end| report.progress < end - 0.5);
+            self.ends_before_the_run = self.is_before_the_end(report.progress);
             self.pairwise.on_training_over();
             self.begin_settling(now);
         }
+    }
+
+    /// Whether the run goes on at this progress of the swarm, or has no end that is known. Members average their progress, which rounds.
+    fn is_before_the_end(&self, progress: f64) -> bool {
+        self.end.at().is_none_or(|end| progress < end - 0.5)
     }
 
     pub(super) fn begin_settling(&mut self, now: Time) {
@@ -181,8 +186,7 @@ impl Node {
             return self.begin_settling(now);
         }
         let Some(last) = self.pairwise.take_last_merges() else { return };
-        // Both sides have averaged their progress, which rounds.
-        if self.end.at().is_none_or(|end| last.partner_progress < end - 0.5) {
+        if self.is_before_the_end(last.partner_progress) {
             return;
         }
         let settled_distance = self.pairwise.settled_distance();
