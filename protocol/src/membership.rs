@@ -270,7 +270,8 @@ impl Membership {
         self.profile.holding
     }
 
-    /// This node holds these fragments now. Who is connected hears it at once: towards the end of a run the next shuffle is too late.
+    /// This node holds these fragments now. Who is connected hears it at once: towards the end of a run the next shuffle
+    /// is too late.
     pub(crate) fn on_holding(&mut self, now: Time, holding: Holding, out: &mut Outbox) {
         self.profile.holding = holding;
         for (peer, _) in self.connections.iter().filter(|(_, connection)| connection.is_healthy(now)) {

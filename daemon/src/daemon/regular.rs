@@ -163,8 +163,8 @@ pub(super) async fn invite_regularly(
     }
 }
 
-/// Tells helpers, which may exchange their layers by themselves, how they come to the swarm: by this node's newest ticket, and not at
-/// all while it rests.
+/// Tells helpers, which may exchange their layers by themselves, how they come to the swarm: by this node's newest
+/// ticket, and not at all while it rests.
 pub(super) async fn invite_helpers(
     helpers: SwarmTicket,
     secret: Option<Secret>,

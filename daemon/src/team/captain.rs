@@ -77,8 +77,8 @@ impl Helpers {
 impl Drop for Helpers {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // What was said last is on its way, by the runtime's own threads. Not by this one: it may drive another runtime, where a
-            // daemon with helpers cannot start.
+            // What was said last is on its way, by the runtime's own threads. This one may drive another runtime, where
+            // it must not wait for this one: when a daemon with helpers cannot start.
             std::thread::sleep(FAREWELL);
             runtime.shutdown_background();
         }

@@ -116,7 +116,8 @@ impl Node {
         }
     }
 
-    /// Whether the run goes on at this progress of the swarm, or has no end that is known. Members average their progress, which rounds.
+    /// Whether the run goes on at this progress of the swarm, or has no end that is known. Members average their
+    /// progress, which rounds.
     fn is_before_the_end(&self, progress: f64) -> bool {
         self.end.at().is_none_or(|end| progress < end - 0.5)
     }

@@ -77,8 +77,8 @@ impl Node {
             return;
         }
         let is_merged = matches!(outcome, Outcome::Merged { .. }) && part.vector == Vector::Model;
-        // Who ends before the run does meets partners that train on. One whose steps are short is always about to end an exchange of
-        // its own with this node, which has just answered it: that one has brought this node's model there as well.
+        // Who ends before the run does meets partners that train on. One whose steps are short is always about to end an
+        // exchange of its own, which this node has just answered: that one has brought this node's model there as well.
         let is_answered = matches!(outcome, Outcome::Rejected) && self.pairwise.take_answered(partner);
         let is_answered = is_answered && self.ends_before_the_run;
         if (is_merged || is_answered) && self.phase == Phase::Settling {

@@ -10,8 +10,8 @@ use murmur_protocol::{Fragment, Fragments, Holding, ModelLayout, RunManifest};
 use super::part::layouts;
 use crate::model::{StageSpec, trained_layout, transformer_of};
 
-/// How helpers come to the captain's swarm, a [`Ticket`](murmur_protocol::Ticket), as long as they may: nobody knows it before the captain
-/// listens there, and in its quiet hours none is given. Clones share it.
+/// How helpers come to the captain's swarm, a [`Ticket`](murmur_protocol::Ticket), as long as they may: nobody knows it
+/// before the captain listens there, and in its quiet hours none is given. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct SwarmTicket(Arc<Mutex<Option<String>>>);
 
@@ -69,8 +69,8 @@ fn averages_by_fragment(manifest: &RunManifest) -> bool {
     !manifest.synchronous.is_on() && manifest.gossip.outer_learning_rate == 0.0
 }
 
-/// Layers at which fragments begin or end: between two of them a helper's layers are whole fragments. None where it could not exchange
-/// them by itself.
+/// Layers at which fragments begin or end: between two of them a helper's layers are whole fragments. None where it could
+/// not exchange them by itself.
 pub(super) fn borders(manifest: &RunManifest) -> Vec<u32> {
     let all = trained_layout(manifest);
     let fragments = Fragments::of(&manifest.gossip, &all);
