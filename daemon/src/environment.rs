@@ -17,6 +17,12 @@ const VARIABLES_MAX: usize = 9;
 /// For tests and scripts.
 const OTHERS: [&str; 4] = ["MURMUR_TEST_", "MURMUR_BENCH_", "MURMUR_EMULATED", IN_BACKGROUND];
 
+/// The variables among these that are set and empty. Service files and scripts mean by it that nothing is set.
+pub fn empty_among(set: impl Iterator<Item = (OsString, OsString)>) -> Vec<OsString> {
+    let is_own = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name != IN_BACKGROUND);
+    set.filter(|(name, value)| value.is_empty() && is_own(name)).map(|(name, _)| name).collect()
+}
+
 /// Tells which variables are set that no option of any command below this one reads.
 pub fn tell_unknown_variables(command: &clap::Command) {
     for (name, meant) in unknown_among(command, std::env::vars_os().map(|(name, _)| name)) {
@@ -183,6 +189,13 @@ mod tests {
             of_own_daemon_alone(&crate::cli::command(), set.into_iter().map(OsString::from)),
             ["MURMUR_DATA_DIR", "MURMUR_UPLOAD_MBIT"]
         );
+    }
+
+    #[test]
+    fn variables_that_are_empty_are_not_set() {
+        let set = [("MURMUR_DATA", ""), ("MURMUR_FORMAT", "json"), ("PATH", ""), (IN_BACKGROUND, "")];
+        let set = set.into_iter().map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(empty_among(set), ["MURMUR_DATA"]);
     }
 
     #[test]

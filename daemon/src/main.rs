@@ -20,6 +20,10 @@ fn main() -> ExitCode {
         // SAFETY: there is no other thread yet that could be reading the environment.
         unsafe { std::env::set_var(CANDLE_THREADS, "1") };
     }
+    for empty in murmur::environment::empty_among(std::env::vars_os()) {
+        // SAFETY: as above.
+        unsafe { std::env::remove_var(empty) };
+    }
     let cli = murmur::cli::parse();
     let log = tracing_subscriber::fmt().with_env_filter(filter(&cli.log)).with_ansi(has_colours());
     log.with_writer(LogLine::default).init();

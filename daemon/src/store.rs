@@ -18,7 +18,7 @@ mod tensor_file;
 mod writer;
 
 pub use blocked::{keep_blocked, known_blocked};
-pub use checkpoint::{Checkpoint, LastEvaluation, Refused, load_latest, newest_checkpoint};
+pub use checkpoint::{Checkpoint, Head, LastEvaluation, Refused, load_latest, newest_checkpoint};
 pub use checkpoint_error::CheckpointError;
 pub use directory::{DataDirectory, SECRET_FILE};
 pub use finish::{keep_finish, known_end};
@@ -33,6 +33,7 @@ pub use runs::{Run, remember};
 pub(crate) use series::{COMPARISON_FILE, Series};
 pub use shards::{PartialShard, ShardStore, ShardStoreError};
 pub use writer::CheckpointWriter;
+pub(crate) use writer::ToWrite;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

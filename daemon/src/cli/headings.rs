@@ -58,7 +58,7 @@ Examples:
 
 On the machine that trains: murmur start run.toml --helper murmurL1…
 
-A helper sees activations, from which text can be recovered, and can return anything: only for machines of one owner, or of
+A helper sees activations, from which text can be recovered, and can return anything: only for machines of one owner, or of \
 friends. A team gives memory, seldom speed.";
 
 pub(super) const COMPARE: &str = "\

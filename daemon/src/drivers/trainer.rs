@@ -259,6 +259,7 @@ impl TrainerThread {
             self.take_shards();
             self.tell_holding();
             self.save_as_asked();
+            self.save_on();
             let is_to_step = self.is_to_step() && self.is_permitted();
             let pause = self.throttle.left(Instant::now()).filter(|_| is_to_step);
             let open = match pause {
@@ -269,6 +270,7 @@ impl TrainerThread {
             let steps = is_to_step && pause.is_none();
             if !open {
                 self.finish_all();
+                self.engine.stop_saving();
                 let written = self.writer.finish().map_err(|error| format!("cannot write a checkpoint: {error}"));
                 return self.unsaved.map_or(written, Err);
             }
@@ -417,13 +419,7 @@ impl TrainerThread {
         if self.settings.evaluate_every.is_some_and(|every| self.view.steps.is_multiple_of(every)) {
             self.evaluate();
         }
-        // One that is due while the disk is busy is made as soon as it no longer is.
-        if self.timetable.is_due(Instant::now()) && !self.writer.is_busy() && self.is_worth_keeping() {
-            match self.checkpoint() {
-                Ok(checkpoint) => drop(self.writer.try_write(checkpoint, None)),
-                Err(error) => tracing::error!("{error}"),
-            }
-        }
+        self.save_where_due();
         self.clock.spent_aside(after.elapsed());
         self.show();
         // The next report says the same and more, so this one may be lost; it must not overtake kept facts.

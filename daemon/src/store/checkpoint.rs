@@ -10,17 +10,20 @@
 //! It is written under a temporary name, flushed and renamed, so a crash leaves at most a folder that nobody reads. A
 //! checkpoint that does not match its hashes is refused and the one before it is used.
 
+mod writing;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use murmur_protocol::{ModelLayout, RunManifest, TensorSpec};
-use murmur_training::optimizer::{BlockCodes, CodedMoments, moment_lengths};
+use murmur_protocol::{ModelLayout, RunManifest};
+use murmur_training::optimizer::{CodedMoments, moment_lengths};
 use murmur_training::{Counters, DataPosition, EngineState, GradientAverage};
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint_error::{CheckpointError, INDEX_FILE};
-use super::sync_directory;
-use super::tensor_file::{self, Named, TensorFile, Values};
+use super::tensor_file::TensorFile;
+pub use writing::Head;
+pub(super) use writing::Writing;
 
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
@@ -75,43 +78,16 @@ impl Checkpoint {
     /// # Errors
     /// When the disk is full, the folder cannot be written or the model is broken; older checkpoints are then untouched.
     pub fn write(&self, folder: &Path, layout: &ModelLayout, keep: usize) -> Result<PathBuf, CheckpointError> {
-        self.check_finite()?;
-        let name = format!("step-{:012}", self.state.counters.steps);
-        let temporary = folder.join(format!(".{name}.tmp"));
-        let target = folder.join(&name);
-        let result = self.write_files(&temporary, layout).and_then(|()| {
-            // A second checkpoint of the same step replaces the first, which goes only once the new one is in place.
-            let replaced = folder.join(format!(".{name}.old"));
-            let _ = std::fs::rename(&target, &replaced);
-            rename(&temporary, &target)?;
-            let _ = std::fs::remove_dir_all(&replaced);
-            sync_directory(folder).map_err(|error| CheckpointError::Io(folder.to_owned(), error))
-        });
-        if result.is_err() {
-            let _ = std::fs::remove_dir_all(&temporary);
-        }
-        result?;
-        // Only its predecessors: one with a higher step is of another life, and not this one's to judge.
-        let up_to_this = checkpoint_folders(folder).into_iter().filter(|found| *found <= target);
-        let surplus: Vec<PathBuf> = up_to_this.skip(keep).collect();
-        surplus.into_iter().for_each(|old| drop(std::fs::remove_dir_all(old)));
-        Ok(target)
-    }
-
-    fn check_finite(&self) -> Result<(), CheckpointError> {
-        let state = &self.state;
-        let parts = [
-            ("the model", Some(&state.parameters)),
-            ("the optimizer's first moment", Some(&state.first_moment)),
-            ("the optimizer's second moment", Some(&state.second_moment)),
-            ("the optimizer's average of gradients", state.gradient_average.as_ref().map(|average| &average.values)),
-            ("the outer optimizer's slow weights", state.slow_weights.as_ref()),
-            ("the outer momentum", state.outer_momentum.as_ref()),
-        ];
-        let finite = |values: &Vec<f32>| values.iter().all(|value| value.is_finite());
-        let codes = (!state.coded_moments.is_finite()).then_some(("the optimizer's moments in 8 bits", None));
-        let broken = codes.or_else(|| parts.into_iter().find(|(_, values)| !values.is_none_or(finite)));
-        broken.map_or(Ok(()), |(part, _)| Err(CheckpointError::NotFinite(state.counters.steps, part)))
+        let head = Head {
+            manifest: self.manifest.clone(),
+            progress: self.progress,
+            counters: self.state.counters,
+            evaluation: self.evaluation,
+            moments_in_8_bits: !self.state.coded_moments.is_empty(),
+        };
+        let mut writing = Writing::begin(folder, head, layout)?;
+        writing.add(&self.state)?;
+        writing.finish(keep)
     }
 
     /// Removes what a crash in the middle of a write has left. A replaced checkpoint whose successor was not yet in
@@ -127,57 +103,6 @@ impl Checkpoint {
                 let _ = std::fs::remove_dir_all(&path);
             }
         }
-    }
-
-    fn write_files(&self, folder: &Path, layout: &ModelLayout) -> Result<(), CheckpointError> {
-        let io = |error| CheckpointError::Io(folder.to_owned(), error);
-        let _ = std::fs::remove_dir_all(folder);
-        std::fs::create_dir_all(folder).map_err(io)?;
-        let state = &self.state;
-        let in_model = |tensor: &TensorSpec| -> Named<'_> {
-            (tensor.name.clone(), tensor.shape.clone(), Values::F32(&state.parameters[tensor.range()]))
-        };
-        let model: Vec<Named<'_>> = layout.tensors().iter().map(in_model).collect();
-        let average = state.gradient_average.as_ref();
-        let parts = [
-            ("first_moment", Some(&state.first_moment[..])),
-            ("second_moment", Some(&state.second_moment[..])),
-            ("gradient_average", average.map(|average| &average.values[..])),
-            ("gradient_average_weight", average.map(|average| std::slice::from_ref(&average.weight))),
-            ("slow_weights", state.slow_weights.as_deref()),
-            ("outer_momentum", state.outer_momentum.as_deref()),
-        ];
-        let flat = |(name, values): (&str, Option<_>)| values.map(|values: &[f32]| flat(name, values));
-        let mut optimizer: Vec<Named<'_>> = parts.into_iter().filter_map(flat).collect();
-        for (name, BlockCodes { codes, scales }) in state.coded_moments.named() {
-            if !codes.is_empty() {
-                optimizer.push((codes_of(name), vec![codes.len()], Values::U8(codes)));
-                optimizer.push((scales_of(name), vec![scales.len()], Values::F32(scales)));
-            }
-        }
-        let mut files = BTreeMap::new();
-        for (name, tensors) in [(MODEL_FILE, model), (OPTIMIZER_FILE, optimizer)] {
-            let path = folder.join(name);
-            let hash = tensor_file::write(&path, &tensors).map_err(|error| CheckpointError::Io(path, error))?;
-            files.insert(name.to_owned(), hash);
-        }
-        let counters = &state.counters;
-        let index = Index {
-            format: if state.coded_moments.is_empty() { FORMAT } else { FORMAT_WITH_CODES },
-            run: self.manifest.run_id().to_string(),
-            manifest: self.manifest.canonical_text(),
-            progress: self.progress,
-            steps: counters.steps,
-            optimizer_steps: counters.optimizer_steps,
-            warm_up_again_steps: counters.warm_up_again_steps,
-            warm_up_again_taken: counters.warm_up_again_taken,
-            data_epoch: counters.position.epoch,
-            data_cursor: counters.position.cursor,
-            evaluation: self.evaluation,
-            files,
-        };
-        let json = serde_json::to_vec_pretty(&index).expect("numbers and strings are serialisable");
-        super::write_atomically(&folder.join(INDEX_FILE), &json).map_err(io)
     }
 
     /// Reads and verifies one checkpoint folder.
@@ -287,10 +212,6 @@ pub(super) fn checkpoint_folders(folder: &Path) -> Vec<PathBuf> {
     folders
 }
 
-fn flat<'a>(name: &str, values: &'a [f32]) -> Named<'a> {
-    (name.to_owned(), vec![values.len()], Values::F32(values))
-}
-
 /// The name of the codes of moments.
 fn codes_of(moments: &str) -> String {
     format!("{moments}_codes")
@@ -299,10 +220,6 @@ fn codes_of(moments: &str) -> String {
 /// The name of their scales.
 fn scales_of(moments: &str) -> String {
     format!("{moments}_scales")
-}
-
-fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
-    std::fs::rename(from, to).map_err(|error| CheckpointError::Io(to.to_owned(), error))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
@@ -14,61 +14,113 @@ const PIECE_BYTES: usize = 1 << 20;
 /// The largest header, which safetensors has as well.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// A tensor to be written: its name, shape and values.
-pub(super) type Named<'a> = (String, Vec<usize>, Values<'a>);
+/// A tensor to be written: its name, shape and kind.
+type Named = (String, Vec<usize>, Dtype);
 
-/// What a tensor holds.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Values<'a> {
-    /// Values of 32 bits.
-    F32(&'a [f32]),
-    /// Codes of 8.
-    U8(&'a [u8]),
+/// A new file of tensors, which are written in any order, and each piece by piece.
+pub(super) struct TensorWriter {
+    path: PathBuf,
+    file: File,
+    /// Of each tensor, in the order of the file, where its next bytes belong and where it ends.
+    places: Vec<(String, u64, u64)>,
 }
 
-impl<'a> Values<'a> {
-    fn bytes(self) -> &'a [u8] {
-        match self {
-            Values::F32(values) => bytemuck::cast_slice(values),
-            Values::U8(codes) => codes,
-        }
+impl TensorWriter {
+    /// # Errors
+    /// When the folder cannot be written.
+    pub(super) fn create(path: PathBuf, tensors: &[Named]) -> io::Result<TensorWriter> {
+        let mut end = 0;
+        let infos = tensors.iter().map(|(name, shape, kind)| {
+            let begin = end;
+            end += shape.iter().product::<usize>() * kind.bitsize() / 8;
+            (name.clone(), TensorInfo { dtype: *kind, shape: shape.clone(), data_offsets: (begin, end) })
+        });
+        let infos: Vec<(String, TensorInfo)> = infos.collect();
+        let metadata = Metadata::new(None, infos.clone()).map_err(io::Error::other)?;
+        let mut header = serde_json::to_vec(&metadata)?;
+        // As the format has it: values begin at a multiple of eight.
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let mut file = File::create(&path)?;
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        let values = file.stream_position()?;
+        let place =
+            |(name, TensorInfo { data_offsets: (begin, end), .. })| (name, values + begin as u64, values + end as u64);
+        Ok(TensorWriter { path, file, places: infos.into_iter().map(place).collect() })
     }
 
-    fn kind(self) -> Dtype {
-        match self {
-            Values::F32(_) => Dtype::F32,
-            Values::U8(_) => Dtype::U8,
+    /// Writes the next bytes of this tensor.
+    ///
+    /// # Errors
+    /// When the disk is full, or there is no such tensor, or it has fewer.
+    pub(super) fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let place = self.places.iter().position(|(found, ..)| found == name);
+        self.put_at(place.ok_or_else(|| io::Error::other(format!("there is no tensor {name}")))?, bytes)
+    }
+
+    /// Writes this tensor, unless it is there already.
+    ///
+    /// # Errors
+    /// As [`TensorWriter::put`].
+    pub(super) fn put_once(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let is_there = self.places.iter().any(|(found, next, end)| found == name && next == end);
+        if is_there { Ok(()) } else { self.put(name, bytes) }
+    }
+
+    /// Writes the bytes of the tensors that follow, in their order.
+    ///
+    /// # Errors
+    /// When the disk is full, or there are fewer.
+    pub(super) fn put_next(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let place = self.places.iter().position(|(_, next, end)| next < end);
+            let place = place.ok_or_else(|| io::Error::other("more values than there are tensors for"))?;
+            let (_, next, end) = &self.places[place];
+            let (head, rest) = bytes.split_at(bytes.len().min((end - next) as usize));
+            self.put_at(place, head)?;
+            bytes = rest;
         }
+        Ok(())
+    }
+
+    fn put_at(&mut self, place: usize, bytes: &[u8]) -> io::Result<()> {
+        let (name, next, end) = &mut self.places[place];
+        if bytes.len() as u64 > *end - *next {
+            return Err(io::Error::other(format!("more values than {name} has")));
+        }
+        self.file.seek(SeekFrom::Start(*next))?;
+        self.file.write_all(bytes)?;
+        *next += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Whether every tensor is there.
+    pub(super) fn is_full(&self) -> bool {
+        self.places.iter().all(|(_, next, end)| next == end)
+    }
+
+    /// Brings the file to the disk and returns its BLAKE3 in hexadecimal.
+    ///
+    /// # Errors
+    /// When the disk fails, or some tensor is not whole.
+    pub(super) fn finish(&mut self) -> io::Result<String> {
+        if !self.is_full() {
+            return Err(io::Error::other("some values are missing"));
+        }
+        self.file.sync_all()?;
+        hash_of(&mut File::open(&self.path)?)
     }
 }
 
-/// Writes the tensors in this order to a new file, brings it to the disk and returns its BLAKE3 in hexadecimal.
-///
-/// # Errors
-/// When the disk is full or the folder cannot be written.
-pub(super) fn write(path: &Path, tensors: &[Named<'_>]) -> io::Result<String> {
-    let mut end = 0;
-    let places = tensors.iter().map(|(name, shape, values)| {
-        let begin = end;
-        end += values.bytes().len();
-        (name.clone(), TensorInfo { dtype: values.kind(), shape: shape.clone(), data_offsets: (begin, end) })
-    });
-    let metadata = Metadata::new(None, places.collect()).map_err(io::Error::other)?;
-    let mut header = serde_json::to_vec(&metadata)?;
-    // As the format has it: values begin at a multiple of eight.
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let (mut file, mut hasher) = (File::create(path)?, blake3::Hasher::new());
-    let mut put = |bytes: &[u8]| {
-        hasher.update(bytes);
-        file.write_all(bytes)
-    };
-    put(&(header.len() as u64).to_le_bytes())?;
-    put(&header)?;
-    for (_, _, values) in tensors {
-        put(values.bytes())?;
+/// The BLAKE3 of what is left to be read of a file, in hexadecimal.
+fn hash_of(file: &mut File) -> io::Result<String> {
+    let (mut hasher, mut piece) = (blake3::Hasher::new(), vec![0; PIECE_BYTES]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hasher.finalize().to_hex().to_string()),
+            count => drop(hasher.update(&piece[..count])),
+        }
     }
-    file.sync_all()?;
-    Ok(hasher.finalize().to_hex().to_string())
 }
 
 /// A file whose bytes are those that were written.
@@ -86,14 +138,7 @@ impl TensorFile {
     pub(super) fn open(path: PathBuf, hash: Option<&String>) -> Result<TensorFile, CheckpointError> {
         let io = |error| CheckpointError::Io(path.clone(), error);
         let mut file = File::open(&path).map_err(io)?;
-        let (mut hasher, mut piece) = (blake3::Hasher::new(), vec![0; PIECE_BYTES]);
-        loop {
-            match file.read(&mut piece).map_err(io)? {
-                0 => break,
-                count => drop(hasher.update(&piece[..count])),
-            }
-        }
-        if hash != Some(&hasher.finalize().to_hex().to_string()) {
+        if hash != Some(&hash_of(&mut file).map_err(io)?) {
             return Err(CheckpointError::Hash(path));
         }
         let unfit = |reason: String| CheckpointError::Content(path.clone(), reason);
@@ -180,12 +225,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("some.safetensors");
         let (one, other, codes) = ([1.0, -2.5, 3.0], [0.25; 4], [7, 255, 0]);
-        let tensors = [
-            ("b".to_owned(), vec![3], Values::F32(&one)),
-            ("codes".to_owned(), vec![3], Values::U8(&codes)),
-            ("a".to_owned(), vec![2, 2], Values::F32(&other)),
-        ];
-        let hash = write(&path, &tensors).expect("written");
+        let named = |name: &str, shape: &[usize], kind| (name.to_owned(), shape.to_vec(), kind);
+        let tensors = [named("b", &[3], Dtype::F32), named("codes", &[3], Dtype::U8), named("a", &[2, 2], Dtype::F32)];
+        let mut file = TensorWriter::create(path.clone(), &tensors).expect("created");
+        file.put("a", bytemuck::cast_slice(&other[..1])).expect("written");
+        file.put("codes", &codes).expect("written");
+        assert!(file.put("codes", &[0]).is_err() && file.put("c", &[0]).is_err() && file.finish().is_err());
+        // The last one of these and what is left of the one behind it.
+        file.put_next(bytemuck::cast_slice(&[1.0_f32, -2.5, 3.0, 0.25, 0.25, 0.25])).expect("written");
+        assert!(file.put_next(&[0]).is_err());
+        file.put_once("a", &[0; 16]).expect("it is there");
+        let hash = file.finish().expect("whole");
         let bytes = std::fs::read(&path).expect("there");
         assert_eq!(hash, blake3::hash(&bytes).to_hex().to_string());
         let read = SafeTensors::deserialize(&bytes).expect("a file of the format");

@@ -8,13 +8,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use murmur_protocol::ModelLayout;
+use murmur_training::EngineState;
 
+use super::checkpoint::{Head, Writing};
 use super::{Checkpoint, CheckpointError};
 use crate::console::note;
 use crate::drivers::{NotSaved, Reply, SavedCheckpoint};
 use crate::process::memory;
 
-/// Checkpoints waiting to be written. Each holds several times the model; while one waits, a further one is skipped.
+/// Checkpoints waiting to be written. A whole one holds several times the model; while one waits, a further one is skipped.
 const QUEUE_MAX: usize = 1;
 
 /// How long the model that a peer's replaces waits for a busy disk.
@@ -23,10 +25,41 @@ const REPLACED_WAIT: Duration = Duration::from_secs(10);
 /// Beside the folder of checkpoints: the model that a peer's has replaced last.
 pub(super) const REPLACED: &str = "replaced";
 
+/// A checkpoint to be written.
+#[derive(Debug)]
+pub(crate) enum ToWrite {
+    /// All of it.
+    Whole(Box<Checkpoint>),
+    /// A large one, piece by piece as it is copied. It is given up where the last piece does not come.
+    InPieces(Box<Head>, Receiver<EngineState>),
+}
+
+impl ToWrite {
+    /// The node's own steps in it.
+    fn steps(&self) -> u64 {
+        match self {
+            ToWrite::Whole(checkpoint) => checkpoint.state.counters.steps,
+            ToWrite::InPieces(head, _) => head.counters.steps,
+        }
+    }
+
+    /// Writes it into a folder of checkpoints, of which the newest `keep` stay. `None` where it was given up.
+    fn write(self, folder: &Path, layout: &ModelLayout, keep: usize) -> Result<Option<PathBuf>, CheckpointError> {
+        match self {
+            ToWrite::Whole(checkpoint) => checkpoint.write(folder, layout, keep).map(Some),
+            ToWrite::InPieces(head, pieces) => {
+                let mut writing = Writing::begin(folder, *head, layout)?;
+                pieces.iter().try_for_each(|piece| writing.add(&piece))?;
+                writing.is_whole().then(|| writing.finish(keep)).transpose()
+            }
+        }
+    }
+}
+
 /// A checkpoint to be written, and who waits for it.
 #[derive(Debug)]
 struct Order {
-    checkpoint: Box<Checkpoint>,
+    checkpoint: ToWrite,
     /// Whether a peer's model has taken its place.
     is_replaced: bool,
     reply: Option<Reply>,
@@ -37,7 +70,7 @@ struct Order {
 pub struct CheckpointWriter {
     queue: Option<SyncSender<Order>>,
     writing: Arc<AtomicBool>,
-    /// Checkpoints in memory that have been handed over.
+    /// Checkpoints that have been handed over and are not on disk.
     held: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<(), CheckpointError>>>,
 }
@@ -59,7 +92,7 @@ impl CheckpointWriter {
         CheckpointWriter { queue: Some(queue), writing, held, thread: Some(thread) }
     }
 
-    /// Whether a checkpoint is being written or waits for it. Each is a copy of model and moments: who can wait makes none
+    /// Whether a checkpoint is being written or waits for it. Each may be a copy of model and moments: who can wait makes none
     /// meanwhile.
     pub(crate) fn is_busy(&self) -> bool {
         self.held.load(Ordering::Acquire) > 0
@@ -72,9 +105,9 @@ impl CheckpointWriter {
 
     /// Hands a checkpoint over without waiting; `false` where one is still waiting or the thread is gone. `reply` hears
     /// what became of it in any case.
-    pub(crate) fn try_write(&self, checkpoint: Checkpoint, reply: Option<Reply>) -> bool {
+    pub(crate) fn try_write(&self, checkpoint: ToWrite, reply: Option<Reply>) -> bool {
         let Some(queue) = &self.queue else { return false };
-        let order = Order { checkpoint: Box::new(checkpoint), is_replaced: false, reply };
+        let order = Order { checkpoint, is_replaced: false, reply };
         self.held.fetch_add(1, Ordering::AcqRel);
         let (order, reason, refusal) = match queue.try_send(order) {
             Ok(()) => return true,
@@ -91,9 +124,9 @@ impl CheckpointWriter {
 
     /// Hands over the checkpoint of a model that a peer's replaces: it is kept in a folder of its own, until the next one. Waits
     /// for a busy disk, for at most [`REPLACED_WAIT`]: what is trained meanwhile is lost anyway. Returns whether it will be written.
-    pub fn write_replaced(&self, checkpoint: Checkpoint) -> bool {
+    pub(crate) fn write_replaced(&self, checkpoint: ToWrite) -> bool {
         let Some(queue) = &self.queue else { return false };
-        let mut order = Order { checkpoint: Box::new(checkpoint), is_replaced: true, reply: None };
+        let mut order = Order { checkpoint, is_replaced: true, reply: None };
         let begin = Instant::now();
         self.held.fetch_add(1, Ordering::AcqRel);
         loop {
@@ -118,12 +151,11 @@ impl CheckpointWriter {
         self.thread.take().map_or(Ok(()), |thread| thread.join().expect("writing returns its errors"))
     }
 
-    /// Hands the final checkpoint over, after those that wait. Only for when training is over.
-    pub fn write_last(&self, checkpoint: Checkpoint) {
-        if let Some(queue) = &self.queue {
-            self.held.fetch_add(1, Ordering::AcqRel);
-            let _ = queue.send(Order { checkpoint: Box::new(checkpoint), is_replaced: false, reply: None });
-        }
+    /// Hands the final checkpoint over, after those that wait. Only for when training is over. Returns whether it will be written.
+    pub(crate) fn write_last(&self, checkpoint: ToWrite) -> bool {
+        self.held.fetch_add(1, Ordering::AcqRel);
+        let order = Order { checkpoint, is_replaced: false, reply: None };
+        self.queue.as_ref().is_some_and(|queue| queue.send(order).is_ok())
     }
 }
 
@@ -138,10 +170,9 @@ fn write_all(
     Checkpoint::clear_interrupted(folder);
     let mut last = Ok(());
     for Order { checkpoint, is_replaced, reply } in orders {
-        let steps = checkpoint.state.counters.steps;
+        let steps = checkpoint.steps();
         if is_replaced {
-            keep_replaced(&checkpoint, &folder.with_file_name(REPLACED), layout);
-            drop(checkpoint);
+            keep_replaced(checkpoint, &folder.with_file_name(REPLACED), layout);
             held.fetch_sub(1, Ordering::AcqRel);
             continue;
         }
@@ -149,11 +180,18 @@ fn write_all(
         let written = checkpoint.write(folder, layout, keep);
         is_writing.store(false, Ordering::Relaxed);
         if let Some(reply) = reply {
-            let saved = written.as_ref().map(|path| SavedCheckpoint { path: path.clone(), steps });
+            let saved = match &written {
+                Ok(Some(path)) => Ok(SavedCheckpoint { path: path.clone(), steps }),
+                Ok(None) => Err(NotSaved::GivenUp),
+                Err(error) => Err(NotSaved::Failed(error.to_string())),
+            };
             // Who has asked may have gone.
-            let _ = reply.send(saved.map_err(|error| NotSaved::Failed(error.to_string())));
+            let _ = reply.send(saved);
         }
-        last = written.map(|path| tracing::info!("checkpoint {}", path.display()));
+        last = written.map(|path| match path {
+            Some(path) => tracing::info!("checkpoint {}", path.display()),
+            None => tracing::info!("a checkpoint was given up before it was whole"),
+        });
         if let Err(error) = &last {
             note(&format!(
                 "warning: cannot write a checkpoint: {error}\nhint: the one before it stays; make room there, or mend \
@@ -161,7 +199,6 @@ fn write_all(
             ));
         }
         // The next one is minutes away.
-        drop(checkpoint);
         memory::collect();
         held.fetch_sub(1, Ordering::AcqRel);
     }
@@ -169,13 +206,16 @@ fn write_all(
 }
 
 /// Keeps a model that a peer's has replaced, and says where.
-fn keep_replaced(checkpoint: &Checkpoint, folder: &Path, layout: &ModelLayout) {
+fn keep_replaced(checkpoint: ToWrite, folder: &Path, layout: &ModelLayout) {
     // Whatever its number of steps, the one before it goes.
     let _ = std::fs::remove_dir_all(folder);
     let written = std::fs::create_dir_all(folder).map_err(|error| CheckpointError::Io(folder.to_owned(), error));
-    let steps = checkpoint.state.counters.steps;
+    let steps = checkpoint.steps();
     match written.and_then(|()| checkpoint.write(folder, layout, 1)) {
-        Ok(path) => note(&format!(
+        Ok(None) => {
+            note(&format!("warning: the model that was replaced, {steps} own steps, is lost: the disk is too slow"))
+        }
+        Ok(Some(path)) => note(&format!(
             "the model that was replaced, {steps} own steps, is kept until the next one is: {}",
             path.display()
         )),

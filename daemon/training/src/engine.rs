@@ -28,6 +28,7 @@ mod gradient;
 mod offload;
 pub(crate) mod options;
 mod private;
+pub(crate) mod saving;
 mod state;
 mod synchronous;
 mod team;
@@ -62,6 +63,8 @@ pub struct Engine {
     last_copy: Option<Snapshot>,
     /// Corrections that have begun and not been finished.
     corrections_under_way: usize,
+    /// Where its state is being saved piece by piece.
+    saving: Option<saving::Saving>,
     /// In a synchronous run that averages models: the last average.
     last_average: Option<Vec<f32>>,
     /// Whether it computes on one device, the CPU.
@@ -241,6 +244,7 @@ impl Engine {
             steps: 0,
             last_copy: None,
             corrections_under_way: 0,
+            saving: None,
             last_average: None,
             is_on_cpu: false,
             private: None,
@@ -319,7 +323,7 @@ impl Engine {
         }
         self.batch_began = self.sampler.position();
         let batch = self.sampler.next_batch();
-        let computed = self.replica.compute_gradient(&batch);
+        let computed = self.gradient_beside_saving(&batch);
         Ok((self.unless_it_waits(computed)?, batch.predictions()))
     }
 

@@ -5,11 +5,12 @@ mod offload;
 use std::fmt;
 
 use murmur_protocol::bounds::LINKS_MAX;
-use murmur_protocol::manifest::{GossipKind, ModelSpec, TransformerModel};
-use murmur_protocol::{ModelLayout, RunManifest, TensorSpec};
+use murmur_protocol::manifest::{GossipKind, GossipSpec, ModelSpec, TransformerModel};
+use murmur_protocol::{Fragment, Fragments, ModelLayout, RunManifest, TensorSpec};
 
 use crate::data::ImageShape;
 use crate::engine::options::{Precision, TrainingOptions};
+use crate::engine::saving::bytes_in_pieces;
 use crate::gpu;
 use crate::model::lora::{lora_layout, lora_targets_length};
 use crate::model::transformer::{held_layout, row_values, stage_layout};
@@ -106,10 +107,10 @@ impl MemoryEstimate {
         let part = part.map(|(stage, passes, _)| (stage, passes));
         let of_trained = |base| if manifest.lora.is_on() { lora_layout(&base, &manifest.lora) } else { base };
         let layout = of_trained(of_own());
-        let optimizer = Optimizer::new(&manifest.optimizer, &layout);
         let in_8_bits = options.keeps_8_bits(manifest, kernels == Kernels::Fused);
+        let optimizer = Optimizer::new(&manifest.optimizer, &layout).with_moments(in_8_bits);
         let (trained, moments) =
-            (layout.parameters() as u64, optimizer.lengths(in_8_bits).bytes().div_ceil(VALUE as usize) as u64);
+            (layout.parameters() as u64, optimizer.own_lengths().bytes().div_ceil(VALUE as usize) as u64);
         let whole = of_base().parameters() as u64;
         let lora = manifest.lora.is_on();
         // Trained elsewhere: it has a gradient and no moments.
@@ -127,11 +128,15 @@ impl MemoryEstimate {
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
         // A reference has two bytes a parameter.
         let links = if manifest.gossip.kind == GossipKind::Links { trained * LINKS_MAX as u64 / 2 } else { 0 };
-        // A checkpoint on its way to the disk: parameters and moments.
-        let checkpoint = trained + moments + outer;
-        // Snapshots of an exchange that is begun and one that is answered, and of the model that is given to a joiner; of both
-        // exchanges codes, the partner's and the correction, in the first ones in 16 bits each.
-        let in_pairs = 3 * trained + 2 * (3 * trained / 2) + links;
+        // A checkpoint on its way to the disk: parameters and moments, or those of some tensors.
+        let goes_in_pieces = kernels == Kernels::Fused && part.is_none() && !manifest.synchronous.is_on();
+        let in_pieces = || bytes_in_pieces(&optimizer, (outer / trained.max(1)) as usize);
+        let in_pieces = goes_in_pieces.then(in_pieces).flatten().map(|bytes| bytes as u64 / VALUE);
+        let checkpoint = in_pieces.unwrap_or(trained + moments + outer);
+        // Snapshots of an exchange that is begun and one that is answered; of both codes, the partner's and the correction, in the
+        // first ones in 16 bits each; and the model that is given to a joiner.
+        let fragment = largest_fragment(&manifest.gossip, &layout);
+        let in_pairs = 2 * fragment + 2 * (3 * fragment / 2) + trained + links;
         let averages_gradients = manifest.synchronous.averages_gradients();
         // A contribution and the sum; where models are averaged, the last average.
         let kept = if averages_gradients { 2 * trained } else { 3 * trained };
@@ -225,6 +230,14 @@ impl fmt::Display for MemoryEstimate {
             megabytes(self.process)
         )
     }
+}
+
+/// Parameters of the largest fragment of a model.
+fn largest_fragment(gossip: &GossipSpec, layout: &ModelLayout) -> u64 {
+    let fragments = Fragments::of(gossip, layout);
+    let count = fragments.count();
+    let lengths = fragments.filled().map(|index| fragments.range(Fragment { index, count }).len());
+    lengths.max().unwrap_or_default() as u64
 }
 
 /// Values of 32 bits that are as large as a base of this layout in so many: vectors stay as they are.

@@ -8,12 +8,14 @@ pub(crate) mod device;
 pub(crate) mod host;
 pub(crate) mod pipeline;
 pub(crate) mod replicated;
+mod resting;
 pub(crate) mod stage;
 mod transfer;
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use candle_core::Result;
 use murmur_protocol::{Correction, Holding, ModelLayout};
@@ -26,6 +28,7 @@ pub(crate) use device::DeviceReplica;
 pub(crate) use host::{HostReplica, has_two_lanes};
 pub(crate) use pipeline::{InParts, Pipeline};
 pub(crate) use replicated::Replicated;
+pub(crate) use resting::Resting;
 pub(crate) use stage::Stage;
 pub(crate) use transfer::Transfer;
 
@@ -48,6 +51,21 @@ pub(crate) trait Replica: Send + Sync {
 
     /// Computes the gradient of the mean loss of `batch`, some examples at a time, keeps it and returns that mean.
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64>;
+
+    /// What rests while a gradient is computed, where it lies in vectors that can be read meanwhile.
+    fn resting(&self) -> Option<Resting<'_>> {
+        None
+    }
+
+    /// Computes the gradient, and runs the other on a thread of its own with what rests meanwhile. It is told when to end. Without
+    /// anything that rests, it does not run.
+    fn compute_gradient_beside(
+        &mut self,
+        batch: &Batch,
+        _other: &mut (dyn FnMut(&Resting<'_>, &AtomicBool) + Send),
+    ) -> Result<f64> {
+        self.compute_gradient(batch)
+    }
 
     /// The gradient kept.
     fn gradient(&self) -> Result<Cow<'_, [f32]>>;
@@ -101,6 +119,11 @@ pub(crate) trait Replica: Send + Sync {
 
     /// Tells with how many members θ is averaged, this one counted.
     fn set_members(&mut self, members: f64);
+
+    /// Steps since the moments were zero, where parameters and moments [rest](Replica::resting).
+    fn steps_of_moments(&self) -> u64 {
+        0
+    }
 
     /// The optimizer's moments, and the steps since they were zero.
     fn moments(&self) -> Result<(Moments, u64)>;

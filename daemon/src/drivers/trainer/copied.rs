@@ -1,10 +1,14 @@
 //! A model that was copied from peers takes the place of the one that training has made.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use murmur_protocol::Payload;
 
 use super::{Stage, TrainerThread};
+use crate::store::CheckpointWriter;
+
+/// How long a copied model waits for the disk to take the one that it replaces.
+const KEEPING_MAX: Duration = Duration::from_secs(60);
 
 impl TrainerThread {
     /// Takes a copied model over; says whether it could. The core may find that others doubt it, and have another copied.
@@ -30,7 +34,9 @@ impl TrainerThread {
     /// use to its owner.
     fn keep_own(&mut self) {
         let begin = Instant::now();
-        let saved = self.saved().map(|checkpoint| self.writer.write_replaced(checkpoint));
+        let saved = self.saved().map(|made| self.hand_over(made, CheckpointWriter::write_replaced));
+        // What the disk has not taken by then is lost.
+        self.engine.save_on(Some(begin + KEEPING_MAX));
         match saved {
             Ok(is_kept) if is_kept => self.is_own_kept = true,
             Ok(_) => tracing::warn!("the model that is replaced is not kept: the disk is busy"),

@@ -4,6 +4,7 @@ use murmur_protocol::Event;
 use murmur_training::TrainingError;
 
 use super::{Stage, TrainerThread};
+use crate::store::CheckpointWriter;
 
 impl TrainerThread {
     /// Whether there is nothing left to train on: the run is over, or this node's own part of it.
@@ -67,7 +68,11 @@ impl TrainerThread {
         }
         self.evaluate();
         match self.checkpoint() {
-            Ok(checkpoint) => self.writer.write_last(checkpoint),
+            Ok(made) => {
+                self.hand_over(made, CheckpointWriter::write_last);
+                // Training is over, and waits for the disk.
+                self.engine.save_on(None);
+            }
             Err(error) => self.unsaved = Some(error),
         }
         self.view.completed = true;

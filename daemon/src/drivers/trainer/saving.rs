@@ -1,13 +1,15 @@
 //! When the trainer makes a checkpoint: soon after training has begun, then by the period, and whenever somebody asks.
 
 use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use murmur_training::EngineState;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Stage, TrainerThread};
-use crate::store::{Checkpoint, LastEvaluation};
+use super::{IDLE_PERIOD, Stage, TrainerThread};
+use crate::store::{Checkpoint, CheckpointWriter, Head, LastEvaluation, ToWrite};
 
 /// From the beginning of training to the first checkpoint, which is to be on disk within 30 s: a node that was killed
 /// early has something to come back to, and `murmur sample` something to show. The rest is left for the copy, the disk
@@ -39,6 +41,11 @@ impl Timetable {
         self.due.is_some_and(|due| due <= now)
     }
 
+    /// The one that was made came to nothing.
+    fn failed(&mut self, now: Instant) {
+        self.due = self.due.map(|_| now);
+    }
+
     /// A checkpoint was made.
     pub(super) fn made(&mut self, now: Instant) {
         self.due = self.period.map(|period| now + period);
@@ -59,7 +66,7 @@ impl TrainerThread {
                 _ => self.checkpoint().map_err(NotSaved::Failed),
             };
             match made {
-                Ok(checkpoint) => drop(self.writer.try_write(checkpoint, Some(reply))),
+                Ok(made) => drop(self.hand_over(made, |writer, checkpoint| writer.try_write(checkpoint, Some(reply)))),
                 // Who has asked may have gone.
                 Err(error) => drop(reply.send(Err(error))),
             }
@@ -67,26 +74,80 @@ impl TrainerThread {
         }
     }
 
+    /// Writes a checkpoint where one is due. One that is due while the disk is busy is made as soon as it no longer is.
+    pub(super) fn save_where_due(&mut self) {
+        if !self.timetable.is_due(Instant::now()) || self.writer.is_busy() || !self.is_worth_keeping() {
+            return;
+        }
+        match self.checkpoint() {
+            Ok(made) => drop(self.hand_over(made, |writer, checkpoint| writer.try_write(checkpoint, None))),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+
+    /// Between two steps: pieces of a large model that have not gone out beside steps, as many as the disk takes in a moment.
+    pub(super) fn save_on(&mut self) {
+        if !self.engine.is_saving() {
+            return;
+        }
+        if !self.is_worth_keeping() {
+            self.timetable.failed(Instant::now());
+            return self.engine.stop_saving();
+        }
+        let before = Instant::now();
+        let moment = if self.stage == Stage::Training { Duration::ZERO } else { IDLE_PERIOD };
+        self.engine.save_on(Some(before + moment));
+        self.clock.spent_aside(before.elapsed());
+    }
+
     /// Whether the model is as good as its last checkpoint.
     pub(super) fn is_worth_keeping(&self) -> bool {
         !self.divergence.is_suspected() && self.view.failure.is_none()
     }
 
-    pub(super) fn checkpoint(&mut self) -> Result<Checkpoint, String> {
+    pub(super) fn checkpoint(&mut self) -> Result<Made, String> {
         self.timetable.made(Instant::now());
         self.saved()
     }
 
-    pub(super) fn saved(&mut self) -> Result<Checkpoint, String> {
+    /// A checkpoint of the model as it is, or what is needed to begin one that is copied piece by piece. One that was begun before is
+    /// given up.
+    pub(super) fn saved(&mut self) -> Result<Made, String> {
+        self.engine.stop_saving();
+        let evaluation = self.view.validation_loss.map(|loss| LastEvaluation { loss, accuracy: self.view.accuracy });
+        let (manifest, progress) = (self.settings.manifest.clone(), self.view.progress);
+        if self.member.is_none() && self.engine.is_saved_in_pieces() {
+            let (receiver, pieces) = sync_channel(0);
+            let (counters, moments_in_8_bits) = (self.engine.counters(), self.engine.keeps_moments_in_8_bits());
+            let head = Head { manifest, progress, counters, evaluation, moments_in_8_bits };
+            return Ok(Made { checkpoint: ToWrite::InPieces(Box::new(head), pieces), receiver: Some(receiver) });
+        }
         let saved = match &self.member {
             // What was contributed and has no sum is contributed again.
             Some(member) if member.has_open_gradient() => self.engine.save_before_batch(),
             _ => self.engine.save(),
         };
         let state = saved.map_err(|error| format!("cannot copy the model for a checkpoint: {error}"))?;
-        let evaluation = self.view.validation_loss.map(|loss| LastEvaluation { loss, accuracy: self.view.accuracy });
-        Ok(Checkpoint { manifest: self.settings.manifest.clone(), progress: self.view.progress, state, evaluation })
+        let checkpoint = Checkpoint { manifest, progress, state, evaluation };
+        Ok(Made { checkpoint: ToWrite::Whole(Box::new(checkpoint)), receiver: None })
     }
+
+    /// Hands a checkpoint to the writer, and has its pieces copied from now on where it goes in pieces. Returns whether it will be
+    /// written.
+    pub(super) fn hand_over(&mut self, made: Made, write: impl FnOnce(&CheckpointWriter, ToWrite) -> bool) -> bool {
+        let Made { checkpoint, receiver } = made;
+        let is_taken = write(&self.writer, checkpoint);
+        if let Some(receiver) = receiver.filter(|_| is_taken) {
+            self.engine.begin_to_save(receiver);
+        }
+        is_taken
+    }
+}
+
+/// A checkpoint for the writer, and where its pieces go in.
+pub(super) struct Made {
+    checkpoint: ToWrite,
+    receiver: Option<SyncSender<EngineState>>,
 }
 
 /// A checkpoint that is on disk.
@@ -110,6 +171,9 @@ pub enum NotSaved {
     /// An earlier one is still being written.
     #[error("the disk is still busy with the last checkpoint")]
     Busy,
+    /// The model that was being copied was replaced, or its last step failed.
+    #[error("the model was replaced while it was copied for the checkpoint; ask again")]
+    GivenUp,
     /// The daemon ends.
     #[error("the daemon is about to end")]
     Ended,

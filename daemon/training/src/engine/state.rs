@@ -112,6 +112,7 @@ impl Engine {
         if actual != expected {
             return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual });
         }
+        self.stop_saving();
         let state = ChunkedValues::new(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
         let local_progress = &mut self.local_progress;
         self.replica.edit_parameters(&mut |values| {
@@ -152,6 +153,7 @@ impl Engine {
             false => Some(self.local_progress.sample(&self.replica.parameters()?)),
         };
         let (moments, optimizer_steps) = self.replica.moments()?;
+        let counters = Counters { optimizer_steps, ..self.counters() };
         if let Some(before) = before {
             self.local_progress.leave_out(&before, &self.replica.parameters()?);
         }
@@ -164,14 +166,19 @@ impl Engine {
             coded_moments: moments.coded,
             slow_weights: self.outer.as_ref().map(|outer| outer.slow_weights().to_vec()),
             outer_momentum: self.outer.as_ref().map(|outer| outer.momentum().to_vec()),
-            counters: Counters {
-                steps: self.steps,
-                optimizer_steps,
-                warm_up_again_steps: self.warm_up_again.steps,
-                warm_up_again_taken: self.warm_up_again.taken,
-                position: self.sampler.position(),
-            },
+            counters,
         })
+    }
+
+    /// As they are now; of optimizer steps, 0 where they lie with the moments on another device.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            steps: self.steps,
+            optimizer_steps: self.replica.steps_of_moments(),
+            warm_up_again_steps: self.warm_up_again.steps,
+            warm_up_again_taken: self.warm_up_again.taken,
+            position: self.sampler.position(),
+        }
     }
 
     /// Continues from a saved state, with the same bits as if it had never been interrupted (on the CPU).
@@ -217,6 +224,7 @@ impl Engine {
             return Err(TrainingError::NotFiniteValues("the saved codes of moments"));
         }
         let moments = optimizer.in_own_bits(moments);
+        self.stop_saving();
         self.replica.set_parameters(&parameters)?;
         self.local_progress = LocalProgress::new(&parameters);
         self.replica.set_moments(moments, counters.optimizer_steps)?;

@@ -1,5 +1,7 @@
 //! What an optimizer keeps from step to step, in 32 bits or most of it in 8.
 
+use std::ops::Range;
+
 use super::codes::{self, BLOCK, BlockCodes, CodedMut, Dither};
 use super::{Optimizer, Rule, Stepped, take};
 
@@ -75,6 +77,11 @@ impl MomentLengths {
         4 * (self.first + self.second + self.average) + coded
     }
 
+    /// Whether all are in 32 bits.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.coded == [[0; 2]; 3]
+    }
+
     /// Of both together.
     pub(crate) fn with(&self, other: &MomentLengths) -> MomentLengths {
         let mut sum = *self;
@@ -104,23 +111,29 @@ pub(crate) struct Cursor<'a> {
 impl Cursor<'_> {
     /// A copy of the next ones, of these lengths.
     pub(crate) fn take(&mut self, lengths: &MomentLengths) -> Moments {
-        let (moments, done) = (self.moments, &mut self.done);
+        self.moments.copied(&mut self.done, lengths)
+    }
+}
+
+impl Moments {
+    /// A copy of those of these lengths that follow the first ones, `done`; then they are among these.
+    pub(crate) fn copied(&self, done: &mut MomentLengths, lengths: &MomentLengths) -> Moments {
         let next = |values: &[f32], done: &mut usize, length: usize| {
             *done += length;
             values[*done - length..*done].to_vec()
         };
         let mut coded = CodedMoments::default();
-        let kinds = coded.named_mut().into_iter().zip(moments.coded.named());
+        let kinds = coded.named_mut().into_iter().zip(self.coded.named());
         for (((_, to), (_, from)), (done, length)) in kinds.zip(done.coded.iter_mut().zip(lengths.coded)) {
             to.codes = from.codes[done[0]..][..length[0]].to_vec();
             to.scales = from.scales[done[1]..][..length[1]].to_vec();
             *done = [done[0] + length[0], done[1] + length[1]];
         }
         Moments {
-            first: next(&moments.first, &mut done.first, lengths.first),
-            second: next(&moments.second, &mut done.second, lengths.second),
-            average: next(&moments.average, &mut done.average, lengths.average),
-            average_weight: moments.average_weight,
+            first: next(&self.first, &mut done.first, lengths.first),
+            second: next(&self.second, &mut done.second, lengths.second),
+            average: next(&self.average, &mut done.average, lengths.average),
+            average_weight: self.average_weight,
             coded,
         }
     }
@@ -206,20 +219,22 @@ impl Optimizer {
 
     /// How long its moments are where most of them are in 8 bits or all in 32.
     pub(crate) fn lengths(&self, in_8_bits: bool) -> MomentLengths {
-        let mut lengths = MomentLengths::default();
-        for tensor in &self.tensors {
-            let of_tensor = self.moments_of(tensor);
-            if in_8_bits && tensor.key.is_some() {
-                for ([codes, scales], values) in lengths.coded.iter_mut().zip(of_tensor) {
-                    (*codes, *scales) = (*codes + values, *scales + values.div_ceil(BLOCK));
-                }
-            } else {
-                lengths.first += of_tensor[0];
-                lengths.second += of_tensor[1];
-                lengths.average += of_tensor[2];
-            }
+        self.tensors.iter().fold(MomentLengths::default(), |sum, tensor| sum.with(&self.lengths_of(tensor, in_8_bits)))
+    }
+
+    fn lengths_of(&self, tensor: &Stepped, in_8_bits: bool) -> MomentLengths {
+        let [first, second, average] = self.moments_of(tensor);
+        if in_8_bits && tensor.key.is_some() {
+            let coded = [first, second, average].map(|values| [values, values.div_ceil(BLOCK)]);
+            return MomentLengths { coded, ..MomentLengths::default() };
         }
-        lengths
+        MomentLengths { first, second, average, ..MomentLengths::default() }
+    }
+
+    /// Where each tensor lies among the parameters, and how long its moments are.
+    pub(crate) fn lengths_by_tensor(&self) -> impl Iterator<Item = (Range<usize>, MomentLengths)> {
+        let of = |tensor: &Stepped| (tensor.range.clone(), self.lengths_of(tensor, self.in_8_bits));
+        self.tensors.iter().map(of)
     }
 
     /// How long its moments are.

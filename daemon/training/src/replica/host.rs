@@ -5,12 +5,14 @@ mod stage;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::OptimizerSpec;
 use rayon::prelude::*;
 
+use super::resting::{Resting, beside};
 use super::{Replica, parts};
 use crate::data::Batch;
 use crate::model::{Evaluation, Model, Task, Write};
@@ -53,9 +55,59 @@ impl HostReplica {
         HostReplica { moments: optimizer.moments(), optimizer, ..self }
     }
 
+    fn begin_second_lane(&mut self, batch: &Batch) {
+        if self.second_lane.is_none() && has_two_lanes(self.parameters.len(), batch.examples(), self.micro_batch) {
+            let lane = |model| Lane { model, gradient: vec![0.0; self.parameters.len()] };
+            self.second_lane = self.model.another().map(lane);
+        }
+    }
+
+    /// What computes a gradient, and what rests meanwhile.
+    fn split(&mut self) -> (Computing<'_>, Resting<'_>) {
+        let own = self.own();
+        let HostReplica { model, parameters, gradient, second_lane, moments, micro_batch, .. } = self;
+        let resting = Resting { parameters: &parameters[own], moments };
+        (Computing { model: &mut **model, parameters, gradient, second_lane, micro_batch: *micro_batch }, resting)
+    }
+
     /// Where its own values lie.
     fn own(&self) -> Range<usize> {
         0..self.model.layout().parameters()
+    }
+}
+
+/// What of a replica computes a gradient.
+struct Computing<'a> {
+    model: &'a mut dyn Model,
+    parameters: &'a [f32],
+    gradient: &'a mut [f32],
+    second_lane: &'a mut Option<Lane>,
+    micro_batch: usize,
+}
+
+impl Computing<'_> {
+    /// Returns the mean loss.
+    fn gradient(self, batch: &Batch) -> Result<f64> {
+        let Computing { model, parameters, gradient, second_lane, micro_batch } = self;
+        let task = Task::alone(1.0 / batch.predictions() as f32, Write::Replace);
+        let loss = match second_lane.as_mut().filter(|_| batch.examples() > 1) {
+            None => gradient_in_parts(model, parameters, batch, micro_batch, task, gradient)?,
+            Some(second) => {
+                let middle = batch.examples().div_ceil(2);
+                let halves = [batch.part(0..middle), batch.part(middle..batch.examples())];
+                let (micro_batch, task) = (micro_batch / 2, Task { threads: task.threads.div_ceil(2), ..task });
+                let (loss, second_loss) = rayon::join(
+                    || gradient_in_parts(model, parameters, &halves[0], micro_batch, task, gradient),
+                    || {
+                        let Lane { model, gradient } = &mut *second;
+                        gradient_in_parts(&mut **model, parameters, &halves[1], micro_batch, task, gradient)
+                    },
+                );
+                add(gradient, &second.gradient);
+                loss? + second_loss?
+            }
+        };
+        Ok(loss / batch.predictions() as f64)
     }
 }
 
@@ -123,30 +175,22 @@ impl Replica for HostReplica {
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
-        if self.second_lane.is_none() && has_two_lanes(self.parameters.len(), batch.examples(), self.micro_batch) {
-            let lane = |model| Lane { model, gradient: vec![0.0; self.parameters.len()] };
-            self.second_lane = self.model.another().map(lane);
-        }
-        let HostReplica { model, parameters, gradient, second_lane, micro_batch, .. } = self;
-        let task = Task::alone(1.0 / batch.predictions() as f32, Write::Replace);
-        let loss = match second_lane.as_mut().filter(|_| batch.examples() > 1) {
-            None => gradient_in_parts(&mut **model, parameters, batch, *micro_batch, task, gradient)?,
-            Some(second) => {
-                let middle = batch.examples().div_ceil(2);
-                let halves = [batch.part(0..middle), batch.part(middle..batch.examples())];
-                let (micro_batch, task) = (*micro_batch / 2, Task { threads: task.threads.div_ceil(2), ..task });
-                let (loss, second_loss) = rayon::join(
-                    || gradient_in_parts(&mut **model, parameters, &halves[0], micro_batch, task, gradient),
-                    || {
-                        let Lane { model, gradient } = &mut *second;
-                        gradient_in_parts(&mut **model, parameters, &halves[1], micro_batch, task, gradient)
-                    },
-                );
-                add(gradient, &second.gradient);
-                loss? + second_loss?
-            }
-        };
-        Ok(loss / batch.predictions() as f64)
+        self.begin_second_lane(batch);
+        self.split().0.gradient(batch)
+    }
+
+    fn resting(&self) -> Option<Resting<'_>> {
+        Some(Resting { parameters: &self.parameters[self.own()], moments: &self.moments })
+    }
+
+    fn compute_gradient_beside(
+        &mut self,
+        batch: &Batch,
+        other: &mut (dyn FnMut(&Resting<'_>, &AtomicBool) + Send),
+    ) -> Result<f64> {
+        self.begin_second_lane(batch);
+        let (computing, resting) = self.split();
+        beside(|| computing.gradient(batch), |is_over| other(&resting, is_over))
     }
 
     fn gradient(&self) -> Result<Cow<'_, [f32]>> {
@@ -181,6 +225,10 @@ impl Replica for HostReplica {
 
     fn set_members(&mut self, members: f64) {
         self.optimizer.set_members(members);
+    }
+
+    fn steps_of_moments(&self) -> u64 {
+        self.steps
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {

@@ -1,0 +1,200 @@
+//! Writing a checkpoint: as a whole, or piece by piece as a large model is copied.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use murmur_protocol::{ModelLayout, RunManifest};
+use murmur_training::optimizer::{BlockCodes, moment_lengths};
+use murmur_training::{Counters, EngineState};
+use safetensors::tensor::Dtype;
+
+use super::{FORMAT, FORMAT_WITH_CODES, Index, LastEvaluation, MODEL_FILE, OPTIMIZER_FILE, checkpoint_folders};
+use super::{codes_of, scales_of};
+use crate::store::checkpoint_error::{CheckpointError, INDEX_FILE};
+use crate::store::tensor_file::TensorWriter;
+use crate::store::{sync_directory, write_atomically};
+
+/// What a checkpoint has beside the vectors of its state.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The run.
+    pub manifest: RunManifest,
+    /// Swarm progress, in steps.
+    pub progress: f64,
+    /// Steps and positions.
+    pub counters: Counters,
+    /// How the model did when it was last evaluated.
+    pub evaluation: Option<LastEvaluation>,
+    /// Whether most moments are in 8 bits.
+    pub moments_in_8_bits: bool,
+}
+
+/// A checkpoint that is being written under a temporary name, which goes where it is not finished.
+pub(in crate::store) struct Writing<'a> {
+    head: Head,
+    folder: &'a Path,
+    temporary: PathBuf,
+    model: TensorWriter,
+    optimizer: TensorWriter,
+    is_finished: bool,
+}
+
+impl<'a> Writing<'a> {
+    /// Begins one in the folder of checkpoints.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub(in crate::store) fn begin(
+        folder: &'a Path,
+        head: Head,
+        layout: &ModelLayout,
+    ) -> Result<Writing<'a>, CheckpointError> {
+        let temporary = folder.join(format!(".{}.tmp", name(&head)));
+        let io = |error| CheckpointError::Io(temporary.clone(), error);
+        let _ = std::fs::remove_dir_all(&temporary);
+        std::fs::create_dir_all(&temporary).map_err(io)?;
+        let tensors = layout.tensors().iter();
+        let model: Vec<_> = tensors.map(|tensor| (tensor.name.clone(), tensor.shape.clone(), Dtype::F32)).collect();
+        let create = |name: &str, tensors: &[_]| TensorWriter::create(temporary.join(name), tensors).map_err(io);
+        let (model, optimizer) = (create(MODEL_FILE, &model)?, create(OPTIMIZER_FILE, &vectors(&head, layout))?);
+        Ok(Writing { head, folder, temporary, model, optimizer, is_finished: false })
+    }
+
+    /// Adds the state's next tensors, with their part of all vectors; all of it is a piece as well.
+    ///
+    /// # Errors
+    /// When it is not finite, the disk is full or the pieces are more than the model.
+    pub(in crate::store) fn add(&mut self, piece: &EngineState) -> Result<(), CheckpointError> {
+        check_finite(piece)?;
+        let io = |error| CheckpointError::Io(self.temporary.clone(), error);
+        self.model.put_next(bytemuck::cast_slice(&piece.parameters)).map_err(io)?;
+        let average = piece.gradient_average.as_ref();
+        let parts = [
+            ("first_moment", Some(&piece.first_moment)),
+            ("second_moment", Some(&piece.second_moment)),
+            ("gradient_average", average.map(|average| &average.values)),
+            ("slow_weights", piece.slow_weights.as_ref()),
+            ("outer_momentum", piece.outer_momentum.as_ref()),
+        ];
+        for (name, values) in parts.into_iter().filter_map(|(name, values)| Some((name, values?))) {
+            self.optimizer.put(name, bytemuck::cast_slice(values)).map_err(io)?;
+        }
+        if let Some(average) = average {
+            // The same for all, as it was at the first piece.
+            self.optimizer.put_once("gradient_average_weight", &average.weight.to_le_bytes()).map_err(io)?;
+        }
+        for (name, BlockCodes { codes, scales }) in piece.coded_moments.named() {
+            if !codes.is_empty() {
+                self.optimizer.put(&codes_of(name), codes).map_err(io)?;
+                self.optimizer.put(&scales_of(name), bytemuck::cast_slice(scales)).map_err(io)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all of the model has been added.
+    pub(in crate::store) fn is_whole(&self) -> bool {
+        self.model.is_full() && self.optimizer.is_full()
+    }
+
+    /// Puts it in its place and deletes all but the newest `keep`.
+    ///
+    /// # Errors
+    /// When it is not whole, the disk is full or the folder cannot be written; older checkpoints are then untouched.
+    pub(in crate::store) fn finish(mut self, keep: usize) -> Result<PathBuf, CheckpointError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |error| CheckpointError::Io(path, error)
+        };
+        let mut files = BTreeMap::new();
+        for (name, file) in [(MODEL_FILE, &mut self.model), (OPTIMIZER_FILE, &mut self.optimizer)] {
+            files.insert(name.to_owned(), file.finish().map_err(io(&self.temporary.join(name)))?);
+        }
+        let json = serde_json::to_vec_pretty(&index(&self.head, files)).expect("numbers and strings are serialisable");
+        write_atomically(&self.temporary.join(INDEX_FILE), &json).map_err(io(&self.temporary))?;
+        let name = name(&self.head);
+        let target = self.folder.join(&name);
+        // A second checkpoint of the same step replaces the first, which goes only once the new one is in place.
+        let replaced = self.folder.join(format!(".{name}.old"));
+        let _ = std::fs::rename(&target, &replaced);
+        std::fs::rename(&self.temporary, &target).map_err(io(&target))?;
+        self.is_finished = true;
+        let _ = std::fs::remove_dir_all(&replaced);
+        sync_directory(self.folder).map_err(io(self.folder))?;
+        // Only its predecessors: one with a higher step is of another life, and not this one's to judge.
+        let up_to_this = checkpoint_folders(self.folder).into_iter().filter(|found| *found <= target);
+        let surplus: Vec<PathBuf> = up_to_this.skip(keep).collect();
+        surplus.into_iter().for_each(|old| drop(std::fs::remove_dir_all(old)));
+        Ok(target)
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            let _ = std::fs::remove_dir_all(&self.temporary);
+        }
+    }
+}
+
+/// The name of its folder.
+fn name(head: &Head) -> String {
+    format!("step-{:012}", head.counters.steps)
+}
+
+/// What the optimizer's file has: name, shape, kind.
+fn vectors(head: &Head, layout: &ModelLayout) -> Vec<(String, Vec<usize>, Dtype)> {
+    let Head { manifest, moments_in_8_bits, .. } = head;
+    let lengths = moment_lengths(&manifest.optimizer, layout, *moments_in_8_bits);
+    let (all, is_matched) = (layout.parameters(), manifest.optimizer.match_batch);
+    let has_outer = manifest.gossip.outer_learning_rate > 0.0;
+    let flat = [
+        ("first_moment", lengths.first, true),
+        ("second_moment", lengths.second, true),
+        ("gradient_average", lengths.average, is_matched),
+        ("gradient_average_weight", 1, is_matched),
+        ("slow_weights", all, has_outer),
+        ("outer_momentum", all, has_outer),
+    ];
+    let flat = flat.into_iter().filter(|(.., is_there)| *is_there);
+    let mut vectors: Vec<_> = flat.map(|(name, length, _)| (name.to_owned(), vec![length], Dtype::F32)).collect();
+    let names = ["first_moment", "second_moment", "gradient_average"];
+    for (name, [codes, scales]) in names.into_iter().zip(lengths.coded).filter(|(_, [codes, _])| *codes > 0) {
+        vectors.push((codes_of(name), vec![codes], Dtype::U8));
+        vectors.push((scales_of(name), vec![scales], Dtype::F32));
+    }
+    vectors
+}
+
+fn check_finite(state: &EngineState) -> Result<(), CheckpointError> {
+    let parts = [
+        ("the model", Some(&state.parameters)),
+        ("the optimizer's first moment", Some(&state.first_moment)),
+        ("the optimizer's second moment", Some(&state.second_moment)),
+        ("the optimizer's average of gradients", state.gradient_average.as_ref().map(|average| &average.values)),
+        ("the outer optimizer's slow weights", state.slow_weights.as_ref()),
+        ("the outer momentum", state.outer_momentum.as_ref()),
+    ];
+    let finite = |values: &Vec<f32>| values.iter().all(|value| value.is_finite());
+    let codes = (!state.coded_moments.is_finite()).then_some(("the optimizer's moments in 8 bits", None));
+    let broken = codes.or_else(|| parts.into_iter().find(|(_, values)| !values.is_none_or(finite)));
+    broken.map_or(Ok(()), |(part, _)| Err(CheckpointError::NotFinite(state.counters.steps, part)))
+}
+
+fn index(head: &Head, files: BTreeMap<String, String>) -> Index {
+    let Head { manifest, progress, counters, evaluation, moments_in_8_bits } = head;
+    Index {
+        format: if *moments_in_8_bits { FORMAT_WITH_CODES } else { FORMAT },
+        run: manifest.run_id().to_string(),
+        manifest: manifest.canonical_text(),
+        progress: *progress,
+        steps: counters.steps,
+        optimizer_steps: counters.optimizer_steps,
+        warm_up_again_steps: counters.warm_up_again_steps,
+        warm_up_again_taken: counters.warm_up_again_taken,
+        data_epoch: counters.position.epoch,
+        data_cursor: counters.position.cursor,
+        evaluation: *evaluation,
+        files,
+    }
+}

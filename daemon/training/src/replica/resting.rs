@@ -1,0 +1,28 @@
+//! What of a replica rests while a gradient is computed, and who reads it meanwhile.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::optimizer::Moments;
+
+/// What rests while a gradient is computed.
+pub(crate) struct Resting<'a> {
+    /// θ.
+    pub(crate) parameters: &'a [f32],
+    pub(crate) moments: &'a Moments,
+}
+
+/// Runs both at once; the one beside is told when the other has ended, whatever way.
+pub(crate) fn beside<T>(work: impl FnOnce() -> T, beside: impl FnOnce(&AtomicBool) + Send) -> T {
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| beside(&is_over));
+        let _over = Over(&is_over);
+        work()
+    })
+}
