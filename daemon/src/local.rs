@@ -51,11 +51,8 @@ const STEPS: u64 = 1200;
 /// Lines of children waiting to be shown.
 const LINES_MAX: usize = 1024;
 
-/// A daemon says where it listens after a second or two; more means that it cannot start.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// After this the daemons are ended the hard way: their own deadlines are shorter.
-const STOP_TIMEOUT: Duration = Duration::from_secs(90);
+/// After this the daemons are ended the hard way. A guess: the last checkpoint of a large model takes minutes on a slow disk.
+const STOP_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// The view is drawn this often at most.
 const VIEW_PERIOD: Duration = Duration::from_millis(250);
@@ -325,7 +322,6 @@ impl Swarm<'_> {
         let address = hosts.map_or("127.0.0.1".to_owned(), |_| Hosts::address(number));
         let mut own = self.settings.clone();
         own.training.threads = threads;
-        own.training.helpers = helpers.iter().map(|helper| helper.line.clone()).collect();
         own.network.listen = vec![format!("/ip4/{address}/tcp/0")];
         own.data.cache = prepared(&self.folder);
         own.checkpoint.directory.clone_from(&directory);
@@ -347,7 +343,9 @@ impl Swarm<'_> {
         );
         arguments.extend(pace.iter().flat_map(|pace| ["--pace", pace]).map(OsString::from));
         arguments.extend(as_typed(&own));
-        Child::spawn(number, &directory, (&arguments, &settings), hosts, lines.clone())
+        // Their lines have a secret, which everybody on the machine could read among a process's arguments.
+        let helpers: Vec<&str> = helpers.iter().map(|helper| helper.line.as_str()).collect();
+        Child::spawn(number, &directory, (&arguments, &settings, &helpers.join(",")), hosts, lines.clone())
     }
 
     /// The founder's address, with its peer id.
@@ -370,9 +368,10 @@ impl Swarm<'_> {
             }
             None
         };
-        match tokio::time::timeout(READY_TIMEOUT, ready).await {
-            Ok(Some(address)) => Ok(address),
-            _ => Err(self.no_daemon(&mut children[0]).await),
+        // One that reads a large base or checkpoint first takes minutes; one that cannot start ends.
+        match ready.await {
+            Some(address) => Ok(address),
+            None => Err(self.no_daemon(&mut children[0]).await),
         }
     }
 

@@ -40,6 +40,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// In a data directory: how the daemon that uses it is asked.
+const DAEMON_FILE: &str = "daemon.json";
+
 /// The folder of swarms that `murmur local` has run, in the default folder.
 pub const LOCAL: &str = "local";
 

@@ -88,7 +88,12 @@ impl NodeOptions {
         let node = self.machine.node.iter().map(|file| format!("--node={}", file.display()).into());
         let typed = [self.machine.settings.typed_words(&NOT_AGAIN), self.daemon.settings.typed_words(&NOT_AGAIN)];
         let words = node.chain(typed.into_iter().flatten());
-        words.map(|word: OsString| format!(" {}", quoted(Path::new(&word)))).collect()
+        // What is printed may be kept by others: a helper's line has a secret.
+        let shown = |word: OsString| match word.to_str().is_some_and(|word| word.starts_with("--helper=")) {
+            true => " --helper LINE".to_owned(),
+            false => format!(" {}", quoted(Path::new(&word))),
+        };
+        words.map(shown).collect()
     }
 }
 

@@ -80,7 +80,7 @@ WatchdogSec=2min
 # Data may have to be prepared before it listens.
 TimeoutStartSec=30min
 # A last exchange, a last evaluation and a last checkpoint.
-TimeoutStopSec=3min
+TimeoutStopSec=15min
 ExecStart={command}
 {user_line}Restart=on-failure
 RestartSec=15

@@ -9,8 +9,8 @@ use crate::console::{note, print_line, quoted};
 use crate::failure::{ExitCode, Failure};
 use crate::store::{RunningDaemon, is_in_use};
 
-/// A last exchange, a last evaluation and a last checkpoint have deadlines of their own, which together are shorter.
-const TIMEOUT: Duration = Duration::from_secs(180);
+/// How long it is waited. A guess: the last checkpoint of a large model takes minutes on a slow disk.
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// How often it is looked whether it has ended.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -43,7 +43,7 @@ fn wait(folder: &Path, daemon: &RunningDaemon, deadline: Instant) -> Result<(), 
         if Instant::now() > deadline {
             let message = format!("the daemon in {} has not left within {} s", folder.display(), TIMEOUT.as_secs());
             return Err(Failure::new(ExitCode::Failure, message).hint(format!(
-                "`murmur logs {}` may say why; kill -9 {} ends it, and its last checkpoint stays",
+                "`murmur logs {}` may say why; it may still write its last checkpoint. kill -9 {} ends it, and the checkpoint before stays",
                 quoted(folder),
                 daemon.pid
             )));

@@ -146,6 +146,7 @@ fn node(plan: &Plan) -> [u8; 32] {
 /// anew, and one that is alone does not begin at step 0 unasked: its owner may have a backup.
 fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
     let folder = plan.directory.checkpoints_path();
+    Checkpoint::clear_interrupted(&folder);
     let (checkpoint, refused) = load_latest(&folder);
     for refused in &refused {
         note(&format!("warning: checkpoint refused: {}", refused.error));

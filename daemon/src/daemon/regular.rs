@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use murmur_network::{Network, Reachability};
+use murmur_network::{Admission, Network, Reachability};
 use murmur_protocol::{RunEnd, RunId, Secret};
 use murmur_training::team::SwarmTicket;
 use tokio::sync::watch;
@@ -164,19 +164,23 @@ pub(super) async fn invite_regularly(
 }
 
 /// Tells helpers, which may exchange their layers by themselves, how they come to the swarm: by this node's newest
-/// ticket, and not at all while it rests.
+/// ticket. Not at all while it rests, nor while it shuts peers out: helpers do not know whom.
 pub(super) async fn invite_helpers(
     helpers: SwarmTicket,
     secret: Option<Secret>,
     (mut invitations, mut rest): (watch::Receiver<Invitation>, watch::Receiver<RestView>),
+    mut admission: watch::Receiver<Admission>,
 ) {
     loop {
         let is_resting = rest.borrow_and_update().reason.is_some();
-        let ticket = invitations.borrow_and_update().ticket(secret.clone()).filter(|_| !is_resting);
+        let lets_all_in = *admission.borrow_and_update() == Admission::default();
+        let invited = !is_resting && lets_all_in;
+        let ticket = invitations.borrow_and_update().ticket(secret.clone()).filter(|_| invited);
         helpers.set(ticket.map(|ticket| ticket.to_string()));
         let changed = tokio::select! {
             changed = invitations.changed() => changed,
             changed = rest.changed() => changed,
+            changed = admission.changed() => changed,
         };
         if changed.is_err() {
             return;

@@ -46,8 +46,9 @@ const EVENTS_MAX: usize = 1024;
 /// Notices kept for a slow console; older ones are lost to it.
 const NOTICES_MAX: usize = 256;
 
-/// Steps in progress, the last evaluation and the last checkpoint may take this long.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often it is said that a step in progress, the last evaluation and the last checkpoint are waited for: of a large model on a slow
+/// disk they take minutes.
+const FINISHING_PERIOD: Duration = Duration::from_secs(60);
 
 /// A daemon that shows itself to others.
 pub(super) struct Running {
@@ -173,7 +174,8 @@ impl Running {
         let (invitations, invitation_view) = watch::channel(invited);
         if let Some(helpers) = &helpers {
             let sources = (invitation_view.clone(), reporter.rest.clone());
-            beside_engine.push(beside(invite_helpers(helpers.ticket(), secret.clone(), sources)));
+            let admission = network.admission().subscribe();
+            beside_engine.push(beside(invite_helpers(helpers.ticket(), secret.clone(), sources, admission)));
         }
         let pictures_to_invite = reporter.pictures.clone();
         let inviting = invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations);
@@ -348,14 +350,16 @@ async fn finish(
         Some(hurry) => hurry.save().await,
         None => Ok(()),
     };
-    let finished = tokio::task::spawn_blocking(move || trainer.finish(completes));
-    let limit = if in_hurry { leaving::CLOSING } else { FINISH_TIMEOUT };
-    let saved = match tokio::time::timeout(limit, finished).await {
-        Ok(Ok(saved)) => saved,
-        Ok(Err(error)) => Err(error.to_string()),
-        // What was kept in time is known.
-        Err(_) if in_hurry => Ok(()),
-        Err(_) => Err(format!("the last checkpoint was not written within {} s", FINISH_TIMEOUT.as_secs())),
+    let mut finished = tokio::task::spawn_blocking(move || trainer.finish(completes));
+    let limit = if in_hurry { leaving::CLOSING } else { FINISHING_PERIOD };
+    let saved = loop {
+        match tokio::time::timeout(limit, &mut finished).await {
+            Ok(Ok(saved)) => break saved,
+            Ok(Err(error)) => break Err(error.to_string()),
+            // What was kept in time is known.
+            Err(_) if in_hurry => break Ok(()),
+            Err(_) => note("leaving     the last step and checkpoint are not done yet (once more to end at once)"),
+        }
     };
     let report = reporter.report(&Picture { status, traffic: network.traffic(), peers });
     network.close().await;
@@ -376,7 +380,6 @@ async fn finish(
         ));
     }
     kept.and(saved).map_err(|reason| {
-        Failure::new(ExitCode::Files, reason)
-            .hint("is the disk full? a checkpoint from before, where there is one, is still there")
+        Failure::new(ExitCode::Files, reason).hint("a checkpoint from before, where there is one, is still there")
     })
 }

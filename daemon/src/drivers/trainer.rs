@@ -449,7 +449,10 @@ impl TrainerThread {
     }
 
     fn refuse(&mut self, request: RequestId, error: &TrainingError) {
-        tracing::error!("the trainer cannot do as told: {error}");
+        match error {
+            TrainingError::TeamWaits(_) => tracing::debug!("the trainer cannot do as told: {error}"),
+            _ => tracing::error!("the trainer cannot do as told: {error}"),
+        }
         self.tell(Event::RequestFailed { request });
     }
 

@@ -57,7 +57,7 @@ impl Child {
     pub(super) fn spawn(
         number: usize,
         directory: &Path,
-        (arguments, settings): (&[OsString], &str),
+        (arguments, settings, helpers): (&[OsString], &str, &str),
         hosts: Option<&Hosts>,
         lines: mpsc::Sender<Line>,
     ) -> anyhow::Result<Child> {
@@ -76,6 +76,9 @@ impl Child {
         let mut command = Command::new(program);
         without_settings(&mut command);
         command.args(arguments).arg("--node").arg(&settings);
+        if !helpers.is_empty() {
+            command.env("MURMUR_HELPER", helpers);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file).kill_on_drop(true);
         // A group of its own: Ctrl-C reaches this process alone, which then stops its daemons in order.
         #[cfg(unix)]

@@ -92,7 +92,7 @@ impl Checkpoint {
 
     /// Removes what a crash in the middle of a write has left. A replaced checkpoint whose successor was not yet in
     /// place comes back.
-    pub(super) fn clear_interrupted(folder: &Path) {
+    pub(crate) fn clear_interrupted(folder: &Path) {
         for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if let Some(replaced) = name.strip_prefix('.').and_then(|name| name.strip_suffix(".old"))

@@ -101,7 +101,11 @@ impl DataDirectory {
         };
         std::fs::create_dir_all(root.join("checkpoints")).with_context(unusable)?;
         match Lock::take(root) {
-            Ok(lock) => Ok(DataDirectory { root: root.to_owned(), _lock: lock }),
+            Ok(lock) => {
+                // Of a daemon that was killed: its process's number may be another's by now.
+                let _ = std::fs::remove_file(root.join(super::DAEMON_FILE));
+                Ok(DataDirectory { root: root.to_owned(), _lock: lock })
+            }
             Err(TryLockError::WouldBlock) => Err(in_use(root).into()),
             Err(TryLockError::Error(error)) => Err(anyhow::Error::new(error).context(unusable())),
         }

@@ -20,11 +20,14 @@ impl Lock {
     /// # Errors
     /// When its file cannot be written, or another process has it.
     pub(super) fn take(root: &Path) -> Result<Lock, TryLockError> {
-        let file = File::create(root.join("lock")).map_err(TryLockError::Error)?;
+        let path = root.join("lock");
+        let mut file = File::create(&path).map_err(TryLockError::Error)?;
         let until = Instant::now() + ASKED_FOR;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Lock(file)),
+                Ok(()) if is_at(&file, &path) => return Ok(Lock(file)),
+                // Whoever had it has deleted it: `murmur remove`.
+                Ok(()) => file = File::create(&path).map_err(TryLockError::Error)?,
                 Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(ASKED_EVERY),
                 Err(error) => return Err(error),
             }
@@ -38,6 +41,21 @@ impl Drop for Lock {
     fn drop(&mut self) {
         let _ = self.0.unlock();
     }
+}
+
+/// Whether a file that is open is the one of this path still.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let [open, there] = [file.metadata(), std::fs::metadata(path)];
+    let place = |metadata: std::io::Result<std::fs::Metadata>| metadata.map(|found| (found.dev(), found.ino()));
+    matches!((place(open), place(there)), (Ok(open), Ok(there)) if open == there)
+}
+
+/// A file that is open cannot be deleted.
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 /// Whether a process uses a data directory.
@@ -63,6 +81,21 @@ mod tests {
         assert!(!is_in_use(folder.path()));
         Lock::take(folder.path()).expect("free again");
         drop(inherited);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_that_was_deleted_meanwhile_is_not_taken() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let removed = Lock::take(folder.path()).expect("free");
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| Lock::take(folder.path()).expect("free after a moment"));
+            std::thread::sleep(ASKED_FOR / 4);
+            std::fs::remove_file(folder.path().join("lock")).expect("deleted");
+            drop(removed);
+            let _lock = taken.join().expect("no panic");
+            assert!(is_in_use(folder.path()), "the lock is that of the file which is there");
+        });
     }
 
     #[test]

@@ -28,7 +28,7 @@ const OURS: [&str; 22] = [
     "length.json",
     "blocked.json",
     super::PRIVACY_FILE,
-    "daemon.json",
+    super::DAEMON_FILE,
     mlflow::FILE,
     series::FILE,
     series::COMPARISON_FILE,

@@ -99,6 +99,9 @@ mod tests {
         drop(directory);
         assert_eq!(RunningDaemon::of(folder.path()), None, "killed, which frees the lock and leaves the file");
         assert!(folder.path().join(FILE).exists());
+        let again = DataDirectory::open(folder.path()).expect("free again");
+        assert_eq!(RunningDaemon::of(folder.path()), None, "what the one before has left is not the next one's");
+        drop(again);
         drop(announcement);
         assert!(!folder.path().join(FILE).exists(), "ended in order");
     }

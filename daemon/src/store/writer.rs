@@ -167,7 +167,6 @@ fn write_all(
     keep: usize,
     (is_writing, held): (&AtomicBool, &AtomicUsize),
 ) -> Result<(), CheckpointError> {
-    Checkpoint::clear_interrupted(folder);
     let mut last = Ok(());
     for Order { checkpoint, is_replaced, reply } in orders {
         let steps = checkpoint.steps();

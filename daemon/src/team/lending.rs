@@ -45,6 +45,8 @@ pub(crate) struct Lending {
 #[derive(Clone, Debug, Default)]
 struct Shown {
     captain: Option<PeerId>,
+    /// Its connections: one that came again may be there twice until the first is noticed to be gone.
+    connections: usize,
     /// Who was said to be there, and not to be gone since: a captain may come by more than one connection, one after the other.
     announced: Option<PeerId>,
     /// Its layers, in words.
@@ -136,7 +138,8 @@ impl Helper {
                     let captain = link.peer;
                     {
                         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
-                        shown.captain = Some(captain);
+                        let is_another = shown.captain.replace(captain) != Some(captain);
+                        shown.connections = if is_another { 1 } else { shown.connections + 1 };
                         if shown.announced.replace(captain) != Some(captain) {
                             note(&format!("captain     {} is there", words::short(captain)));
                         }
@@ -145,7 +148,10 @@ impl Helper {
                         let reason = carrier.follow(link, &told, (None, None)).await;
                         tracing::info!(%captain, "its connection has ended: {reason}");
                         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
-                        shown.captain = shown.captain.filter(|now| *now != captain);
+                        if shown.captain == Some(captain) {
+                            shown.connections -= 1;
+                            shown.captain = shown.captain.filter(|_| shown.connections > 0);
+                        }
                         if shown.captain.is_none() && shown.holds.is_none() {
                             taken.set(None);
                         }

@@ -49,6 +49,9 @@ pub(crate) trait Replica: Send + Sync {
         self.set_parameters(&values)
     }
 
+    /// All of θ that is exchanged from here is about to be replaced: what other machines have of it need not be fetched.
+    fn on_replaced(&mut self) {}
+
     /// Computes the gradient of the mean loss of `batch`, some examples at a time, keeps it and returns that mean.
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64>;
 

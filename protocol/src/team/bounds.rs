@@ -54,3 +54,11 @@ pub const GAIN_MIN: f64 = 0.05;
 
 /// How often a captain that waits for helpers says so.
 pub const WAITING_NOTICE_PERIOD: Duration = Duration::from_secs(10);
+
+/// For how long the captain exchanges all layers once a helper has reached nobody of the swarm. A guess: a machine that was started anew
+/// is back within minutes.
+pub const APART_FOR: Duration = Duration::from_secs(300);
+
+/// For how long a helper stays a member of the swarm while no batch is under way: its captain may wait for others, and be in its quiet
+/// hours. A guess, longer than an evaluation.
+pub const MEMBER_IDLE_MAX: Duration = Duration::from_secs(120);

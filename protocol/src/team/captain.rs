@@ -158,6 +158,7 @@ impl Captain {
             CaptainEvent::EndWanted => self.end(),
             CaptainEvent::TimePassed => {}
         }
+        self.members.on_time(now);
         self.end_waits(now);
         self.go_on(now);
     }
@@ -198,7 +199,7 @@ impl Captain {
             helpers: self.roster.offering(),
             places: self.roster.places(),
             own_speed: self.speed.reached(),
-            is_apart: self.members.is_apart,
+            is_apart: self.members.is_apart(),
             own_outdated: self.members.own_outdated,
             missing_bytes: if let Phase::Waiting(waiting) = &self.phase { waiting.missing_bytes } else { 0 },
             waited: self.waited + self.waits_since.map_or(Duration::ZERO, |since| now - since),
@@ -330,7 +331,7 @@ impl Captain {
             TeamMessage::Done { epoch, batch } => self.on_done(now, helper, epoch, batch),
             TeamMessage::Failed { epoch, batch, cause } => self.on_failed(now, helper, epoch, batch, cause),
             TeamMessage::Written { epoch, request } => self.on_written(now, helper, epoch, request),
-            TeamMessage::Apart { epoch } => self.on_apart(helper, epoch),
+            TeamMessage::Apart { epoch } => self.on_apart(now, helper, epoch),
             TeamMessage::Assign(_)
             | TeamMessage::Begin { .. }
             | TeamMessage::Commit { .. }

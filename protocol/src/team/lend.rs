@@ -9,7 +9,7 @@ mod stage;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::bounds::HELPERS_KNOWN_MAX;
+use super::bounds::{HELPERS_KNOWN_MAX, MEMBER_IDLE_MAX};
 use super::config::HelperConfig;
 use super::effect::HelperEffect;
 use super::event::{HelperEvent, Loading};
@@ -43,6 +43,8 @@ pub struct Helper {
     copying: Option<(u64, StateKind)>,
     /// Whether the owner was told to be a member of the swarm.
     is_member: bool,
+    /// Since when it is one while no batch is under way.
+    idle_since: Option<Time>,
     /// Whether an offer waits until a step or a write is done.
     offer_is_due: bool,
     kept_until: Option<Time>,
@@ -64,6 +66,7 @@ impl Helper {
             computing: None,
             copying: None,
             is_member: false,
+            idle_since: None,
             offer_is_due: false,
             kept_until: None,
             effects: VecDeque::new(),
@@ -101,6 +104,12 @@ impl Helper {
             self.unload();
             self.captain = None;
         }
+        let is_idle = self.is_member && self.batch.is_none();
+        self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
+        if self.idle_since.is_some_and(|since| since + MEMBER_IDLE_MAX <= now) {
+            self.average(None);
+            self.idle_since = None;
+        }
         self.serve_next();
         self.offer_if_settled();
     }
@@ -112,7 +121,8 @@ impl Helper {
 
     /// When [`HelperEvent::TimePassed`] is wanted at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.kept_until
+        let idle_until = self.idle_since.map(|since| since + MEMBER_IDLE_MAX);
+        [self.kept_until, idle_until].into_iter().flatten().min()
     }
 
     /// What it has counted of its own part.

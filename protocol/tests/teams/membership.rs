@@ -55,7 +55,11 @@ impl Lent {
     }
 
     fn tell(&mut self, event: HelperEvent) {
-        self.0.handle(Time::ZERO, event);
+        self.tell_at(Time::ZERO, event);
+    }
+
+    fn tell_at(&mut self, now: Time, event: HelperEvent) {
+        self.0.handle(now, event);
         self.1.extend(std::iter::from_fn(|| self.0.poll_effect()));
     }
 
@@ -105,6 +109,27 @@ fn a_helper_is_a_member_from_a_batch_on_until_a_copy_ends_it() {
     assert_eq!(lent.told(), ["copy"]);
     lent.hear(TeamMessage::Copy { epoch: 5, request: 9, kind: StateKind::Training, stays_member: false });
     assert_eq!(lent.told(), ["no member", "copy"], "nothing of the swarm comes into what is copied afterwards");
+}
+
+/// Its captain may wait for other helpers for hours, and not be in the swarm meanwhile.
+#[test]
+fn a_helper_without_batches_is_no_member_after_a_while() {
+    let mut lent = Lent::ready();
+    lent.begin(5, 6, at(3.0));
+    lent.told();
+    let after = |seconds| Time::ZERO + Duration::from_secs(seconds);
+    lent.tell_at(after(1000), HelperEvent::TimePassed);
+    assert!(lent.told().is_empty() && lent.0.next_deadline().is_none(), "a batch takes as long as it takes");
+    let message = TeamMessage::Drop { epoch: 5, batch: 6 };
+    lent.tell_at(after(1000), HelperEvent::MessageArrived { captain: captain(), message });
+    let deadline = lent.0.next_deadline().expect("some time");
+    lent.tell_at(after(1001), HelperEvent::TimePassed);
+    assert!(lent.told().is_empty() && lent.0.next_deadline() == Some(deadline), "batches may follow");
+    lent.tell_at(deadline, HelperEvent::TimePassed);
+    assert_eq!(lent.told(), ["no member"]);
+    assert_eq!(lent.0.next_deadline(), None);
+    lent.begin(5, 7, at(9.0));
+    assert_eq!(lent.told(), ["member at 9"], "again with the next batch");
 }
 
 #[test]

@@ -42,8 +42,8 @@ impl Timetable {
     }
 
     /// The one that was made came to nothing.
-    fn failed(&mut self, now: Instant) {
-        self.due = self.due.map(|_| now);
+    fn retry(&mut self, now: Instant) {
+        self.begin(now);
     }
 
     /// A checkpoint was made.
@@ -81,7 +81,10 @@ impl TrainerThread {
         }
         match self.checkpoint() {
             Ok(made) => drop(self.hand_over(made, |writer, checkpoint| writer.try_write(checkpoint, None))),
-            Err(error) => tracing::error!("{error}"),
+            Err(error) => {
+                tracing::error!("{error}");
+                self.timetable.retry(Instant::now());
+            }
         }
     }
 
@@ -91,7 +94,7 @@ impl TrainerThread {
             return;
         }
         if !self.is_worth_keeping() {
-            self.timetable.failed(Instant::now());
+            self.timetable.retry(Instant::now());
             return self.engine.stop_saving();
         }
         let before = Instant::now();

@@ -114,6 +114,7 @@ impl Engine {
         }
         self.stop_saving();
         let state = ChunkedValues::new(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        self.replica.on_replaced();
         let local_progress = &mut self.local_progress;
         self.replica.edit_parameters(&mut |values| {
             let mut next = 0;
@@ -152,7 +153,8 @@ impl Engine {
             true => None,
             false => Some(self.local_progress.sample(&self.replica.parameters()?)),
         };
-        let (moments, optimizer_steps) = self.replica.moments()?;
+        let moments = self.replica.moments();
+        let (moments, optimizer_steps) = self.unless_others_lack(moments)?;
         let counters = Counters { optimizer_steps, ..self.counters() };
         if let Some(before) = before {
             self.local_progress.leave_out(&before, &self.replica.parameters()?);
@@ -168,6 +170,11 @@ impl Engine {
             outer_momentum: self.outer.as_ref().map(|outer| outer.momentum().to_vec()),
             counters,
         })
+    }
+
+    /// Where only another machine is missing, that is what is said.
+    pub(super) fn unless_others_lack<T>(&self, read: candle_core::Result<T>) -> Result<T, TrainingError> {
+        read.map_err(|error| self.replica.waits().map_or_else(|| error.into(), TrainingError::TeamWaits))
     }
 
     /// As they are now; of optimizer steps, 0 where they lie with the moments on another device.

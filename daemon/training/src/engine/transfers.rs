@@ -90,7 +90,7 @@ impl Engine {
         if let Some(model) = self.replica.begin_copy()? {
             return Ok(SnapshotUnderWay(Copying::Coming { selection, model }));
         }
-        let values = self.replica.parameters()?;
+        let values = self.unless_others_lack(self.replica.parameters())?;
         let taken = match selection {
             Selection::Part(part) => {
                 let range = self.fragments.range(part.fragment);
@@ -171,11 +171,14 @@ impl Engine {
         let local_progress = &mut self.local_progress;
         match upload {
             Some(upload) => local_progress.leave_out_added(range.start, &self.replica.finish_addition(upload)?),
-            None => self.replica.edit_parameters(&mut |parameters| {
-                let before = local_progress.sample(parameters);
-                correction.add_to(&mut parameters[range.clone()]);
-                local_progress.leave_out(&before, parameters);
-            })?,
+            None => {
+                let edited = self.replica.edit_parameters(&mut |parameters| {
+                    let before = local_progress.sample(parameters);
+                    correction.add_to(&mut parameters[range.clone()]);
+                    local_progress.leave_out(&before, parameters);
+                });
+                self.unless_others_lack(edited)?;
+            }
         }
         if let Some(outer) = &mut self.outer {
             outer.apply(range, &correction);

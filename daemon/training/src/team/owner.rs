@@ -284,25 +284,27 @@ impl Owner {
         self.until_ended().map(drop)
     }
 
-    /// Fetches what helpers have where what is kept is older and the team is whole.
-    fn refresh(&mut self, with_moments: bool) -> Result<()> {
+    /// Fetches what helpers have where what is kept is older and the team is whole. Returns whether all is of now.
+    fn refresh(&mut self, with_moments: bool) -> Result<bool> {
         let is_old = self.has_members() || self.is_old[0] || (with_moments && self.is_old[1]);
         if !is_old || !self.is_ready_within(PATIENCE, false)? {
-            return Ok(());
+            return Ok(!is_old);
         }
         let kind = if with_moments { StateKind::Training } else { StateKind::Parameters };
         self.asked = Asked::Copy;
         self.tell(CaptainEvent::CopyWanted { kind });
         if let Some(Ended::Copied(true)) = self.until_ended()? {
             self.is_old = if with_moments { [false; 2] } else { [false, self.is_old[1]] };
+            return Ok(true);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Where helpers exchange their layers by themselves, what is kept of those may be old without moments: nobody is shown them.
+    /// Else a state whose parts are of different steps is none: what is older waits for the team to be whole.
     pub(super) fn state(&mut self, with_moments: bool) -> Result<PartState> {
-        if with_moments || !self.has_members() {
-            self.refresh(with_moments)?;
+        if (with_moments || !self.has_members()) && !self.refresh(with_moments)? {
+            return self.waiting();
         }
         self.model.state().map_err(|error| team_error(&error))
     }

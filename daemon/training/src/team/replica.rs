@@ -216,6 +216,10 @@ impl Replica for TeamReplica {
         &self.optimizer
     }
 
+    fn on_replaced(&mut self) {
+        self.owner().is_old[0] = false;
+    }
+
     fn set_members(&mut self, members: f64) {
         self.optimizer.set_members(members);
         self.owner().members = members;

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use super::Captain;
 use crate::peer::PeerId;
+use crate::team::bounds::APART_FOR;
 use crate::team::cut::Cut;
 use crate::team::message::{BatchKind, LayerRange, Membership};
 use crate::team::notice::TeamNotice;
+use crate::time::Time;
 
 /// See the file's documentation.
 #[derive(Debug, Default)]
@@ -19,11 +21,21 @@ pub(super) struct Members {
     outdated: BTreeSet<u32>,
     /// How often the captain has come by such layers, to exchange them itself.
     pub(super) own_outdated: u64,
-    /// Whether a helper of this cut has reached nobody of the swarm.
-    pub(super) is_apart: bool,
+    /// Where a helper of this cut has reached nobody of the swarm: until when no helper is a member.
+    apart_until: Option<Time>,
 }
 
 impl Members {
+    /// Whether a helper of this cut has reached nobody of the swarm lately.
+    pub(super) fn is_apart(&self) -> bool {
+        self.apart_until.is_some()
+    }
+
+    /// Whoever was away may be back.
+    pub(super) fn on_time(&mut self, now: Time) {
+        self.apart_until = self.apart_until.filter(|until| now < *until);
+    }
+
     pub(super) fn are_wanted(&self) -> bool {
         self.membership.is_some()
     }
@@ -56,17 +68,17 @@ impl Captain {
     }
 
     /// A helper that is to be a member has reached nobody.
-    pub(super) fn on_apart(&mut self, helper: PeerId, epoch: u64) {
+    pub(super) fn on_apart(&mut self, now: Time, helper: PeerId, epoch: u64) {
         if epoch != self.epoch || !self.members.are_wanted() {
             return self.counts.stale += 1;
         }
-        self.members.is_apart = true;
+        self.members.apart_until = Some(now + APART_FOR);
         self.notice(TeamNotice::HelperApart { helper });
     }
 
     /// A new cut: nobody is a member before it is decided.
     pub(super) fn end_memberships(&mut self) {
-        (self.members.membership, self.members.is_apart) = (None, false);
+        (self.members.membership, self.members.apart_until) = (None, None);
     }
 
     /// Layers begin from a copy that is older than what their helper had.
@@ -113,6 +125,15 @@ mod tests {
         let membership = Membership { ticket: String::new(), progress: 1.0, is_outdated: false };
         let outdated = outdated.iter().copied().collect();
         Members { membership: Some(membership), outdated, ..Members::default() }
+    }
+
+    #[test]
+    fn helpers_are_members_again_some_time_after_one_has_reached_nobody() {
+        let mut members = Members { apart_until: Some(Time::ZERO + APART_FOR), ..members(&[]) };
+        members.on_time(Time::ZERO + APART_FOR / 2);
+        assert!(members.is_apart());
+        members.on_time(Time::ZERO + APART_FOR);
+        assert!(!members.is_apart());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::sync::mpsc::channel;
 
+use murmur_protocol::{Selection, Snapshot};
+
 use super::*;
 
 /// A captain that needs its helper 1, and one machine with all of the model, both after two steps.
@@ -31,6 +33,38 @@ fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_wh
         engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
         assert!(engine.parameters().expect("those that are kept").iter().all(|value| value.is_finite()));
         assert!(begin.elapsed() < Duration::from_secs(2), "exchanges are answered");
+    }
+    team.help(2, TrainingOptions::default(), None);
+    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "after a wait");
+}
+
+/// Where all weights are trained, what is kept of a helper's layers is of the last exchange: together with the captain's own part of now
+/// it is no state of the model.
+#[test]
+fn a_captain_of_all_weights_that_lacks_helpers_shows_nobody_parts_of_different_steps() {
+    let manifest = manifest(false, OptimizerKind::AdamW);
+    let options = TrainingOptions::default();
+    let memory = room_for_ends(&manifest, &options);
+    let (mut engine, mut team) = Team::begin(&manifest, None, Setting { memory, ..setting(1) });
+    let mut whole = alone(&manifest, options);
+    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    engine.save().expect("a whole team's");
+    assert_eq!(stepped(&mut engine, 1), stepped(&mut whole, 1));
+    team.kill(1);
+    let is_told = |result: Result<(), TrainingError>| {
+        let error = result.expect_err("the helper's layers of now are nowhere");
+        assert!(matches!(error, TrainingError::TeamWaits(_)), "{error}");
+    };
+    is_told(engine.step(3.0).map(drop));
+    is_told(engine.save().map(drop));
+    is_told(engine.snapshot(Selection::Part(Part::MODEL)).map(drop));
+    let correction = correction(&whole, 0.01);
+    is_told(engine.apply(Part::MODEL, &correction));
+    // What replaces the model needs nothing of before.
+    let model = whole.parameters().expect("all");
+    for engine in [&mut engine, &mut whole] {
+        engine.load_state(&[Snapshot::from(model.clone()).to_payload()]).expect("a model");
     }
     team.help(2, TrainingOptions::default(), None);
     assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
