@@ -20,8 +20,16 @@ struct Member {
 
 impl Member {
     async fn reply(&mut self, order: impl FnOnce(RequestId) -> TrainerOrder) -> Event {
+        self.order(order);
+        self.next_reply().await
+    }
+
+    fn order(&mut self, order: impl FnOnce(RequestId) -> TrainerOrder) {
         self.asked += 1;
         self.trainer.try_order(order(RequestId(self.asked))).expect("room");
+    }
+
+    async fn next_reply(&mut self) -> Event {
         loop {
             let fact = tokio::time::timeout(DEADLINE, self.facts.recv()).await.expect("in time");
             match fact.expect("the trainer lives") {
@@ -32,10 +40,22 @@ impl Member {
     }
 
     async fn contribution(&mut self) -> Snapshot {
-        match self.reply(|request| TrainerOrder::Contribute { request }).await {
+        self.order(|request| TrainerOrder::Contribute { request });
+        self.contributed().await
+    }
+
+    async fn contributed(&mut self) -> Snapshot {
+        match self.next_reply().await {
             Event::Contributed { contribution, .. } => contribution,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Its first contribution. Asked for before it begins: until it is asked it steps by itself.
+    async fn first_contribution(&mut self) -> Snapshot {
+        self.order(|request| TrainerOrder::Contribute { request });
+        self.trainer.try_order(TrainerOrder::Begin).expect("room");
+        self.contributed().await
     }
 
     async fn load(&mut self, replica: &Snapshot, progress: f64) {
@@ -92,10 +112,7 @@ async fn a_contribution_takes_as_long_as_its_pace_says_and_longer_once_it_says_s
 async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the_next_one() {
     let (mut member, engine, _folder) = new_member(None, None);
     let beginning = engine().replica().expect("on the CPU");
-    // Until it is asked for the first contribution it would step by itself.
-    member.trainer.try_order(TrainerOrder::Begin).expect("room");
-
-    let first = member.contribution().await;
+    let first = member.first_contribution().await;
     assert_eq!(member.contribution().await, first, "the all-reduce is begun anew");
     member.load(&beginning, 0.0).await;
     assert_eq!(member.contribution().await, first, "with another member's replica of the same progress");

@@ -199,9 +199,10 @@ fn what_was_typed_is_typed_again_but_for_what_is_named_anyway_or_over() {
     };
     let again = options.node.again();
     let words: Vec<&str> = again.split_whitespace().collect();
-    let mut expected = "--node=n.toml --device=cpu --helper=L1 --helper=L2 --epsilon=3 --name=ada --port=4800 --exit"
-        .split_whitespace()
-        .collect::<Vec<_>>();
+    let mut expected =
+        "--node=n.toml --device=cpu --helper LINE --helper LINE --epsilon=3 --name=ada --port=4800 --exit"
+            .split_whitespace()
+            .collect::<Vec<_>>();
     let mut sorted = words.clone();
     sorted.sort_unstable();
     expected.sort_unstable();

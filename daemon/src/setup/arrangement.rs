@@ -137,7 +137,8 @@ fn pipeline(
     let on_cpu = devices.on_cpu();
     let threads = (rayon::current_num_threads() / on_cpu.max(1)).max(1);
     let all_alike = devices.all.iter().all(|device| device.is_cpu() == devices.all[0].is_cpu());
-    let whole = MemoryEstimate::of(manifest, &options, Kernels::Fused, threads);
+    let of_whole = if on_cpu == devices.all.len() { MemoryEstimate::of } else { MemoryEstimate::saved_as_a_whole };
+    let whole = of_whole(manifest, &options, Kernels::Fused, threads);
     let place = |device: &Device| Place {
         kernels: Kernels::choose(device, manifest),
         threads,

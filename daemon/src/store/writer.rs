@@ -221,3 +221,42 @@ fn keep_replaced(checkpoint: ToWrite, folder: &Path, layout: &ModelLayout) {
         Err(error) => note(&format!("warning: the model that was replaced, {steps} own steps, is lost: {error}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::RunManifest;
+    use murmur_training::Counters;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_whose_last_piece_does_not_come_is_given_up() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let manifest = RunManifest::default();
+        let layout = Arc::new(murmur_training::trained_layout(&manifest));
+        let writer = CheckpointWriter::start(folder.path().to_owned(), layout, 2);
+        let (sender, pieces) = sync_channel(0);
+        let (counters, evaluation) = (Counters { steps: 7, ..Counters::default() }, None);
+        let head = Head { manifest, progress: 7.0, counters, evaluation, moments_in_8_bits: false };
+        let (reply, mut answer) = oneshot::channel();
+        assert!(writer.try_write(ToWrite::InPieces(Box::new(head), pieces), Some(reply)) && writer.is_busy());
+        let values = || vec![0.5; 100];
+        let piece = EngineState {
+            parameters: values(),
+            first_moment: values(),
+            second_moment: values(),
+            gradient_average: None,
+            coded_moments: Default::default(),
+            slow_weights: None,
+            outer_momentum: None,
+            counters,
+        };
+        sender.send(piece).expect("it is taken");
+        assert!(answer.try_recv().is_err(), "more is to come");
+        drop(sender);
+        writer.finish().expect("this is no fault of the disk");
+        assert_eq!(answer.try_recv(), Ok(Err(NotSaved::GivenUp)));
+        assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
+    }
+}

@@ -331,7 +331,7 @@ pub(crate) fn place(own: &Own<'_>) -> Place {
     let Own { manifest, settings, device, options, .. } = own;
     let threads = rayon::current_num_threads();
     let kernels = Kernels::choose(device, manifest);
-    let copies = MemoryEstimate::of(manifest, options, kernels, threads).on_machine();
+    let copies = MemoryEstimate::saved_as_a_whole(manifest, options, kernels, threads).on_machine();
     let free = match device.is_cpu() {
         true => available_memory().map(|free| free.saturating_sub(copies)),
         false => free_memory(device),

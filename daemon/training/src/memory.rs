@@ -51,6 +51,15 @@ pub(crate) enum Table {
     Shared,
 }
 
+/// How a checkpoint is copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Saved {
+    /// All of it at once.
+    Whole,
+    /// Of a large model some tensors at a time.
+    InPieces,
+}
+
 /// What training takes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryEstimate {
@@ -73,7 +82,17 @@ pub struct MemoryEstimate {
 impl MemoryEstimate {
     /// For one device of a node of a run, computing as told with these kernels on so many threads.
     pub fn of(manifest: &RunManifest, options: &TrainingOptions, kernels: Kernels, threads: usize) -> MemoryEstimate {
-        MemoryEstimate::of_part(manifest, options, (kernels, threads), None)
+        MemoryEstimate::of_part(manifest, options, (kernels, threads), None, Saved::InPieces)
+    }
+
+    /// The same where the checkpoint is copied at once: with helpers, or on several devices of which one is a GPU.
+    pub fn saved_as_a_whole(
+        manifest: &RunManifest,
+        options: &TrainingOptions,
+        kernels: Kernels,
+        threads: usize,
+    ) -> MemoryEstimate {
+        MemoryEstimate::of_part(manifest, options, (kernels, threads), None, Saved::Whole)
     }
 
     /// As [`MemoryEstimate::of`] of one stage, which has so many microbatches under way at once.
@@ -83,10 +102,10 @@ impl MemoryEstimate {
         (kernels, threads): (Kernels, usize),
         stage: &StageSpec,
         microbatches: usize,
-        table: Table,
+        (table, saved): (Table, Saved),
     ) -> MemoryEstimate {
         let part = Some((stage, microbatches as u64, table));
-        MemoryEstimate::of_part(manifest, options, (kernels, threads), part)
+        MemoryEstimate::of_part(manifest, options, (kernels, threads), part, saved)
     }
 
     fn of_part(
@@ -94,6 +113,7 @@ impl MemoryEstimate {
         options: &TrainingOptions,
         (kernels, threads): (Kernels, usize),
         part: Option<(&StageSpec, u64, Table)>,
+        saved: Saved,
     ) -> MemoryEstimate {
         let of_own = || match part {
             Some((stage, ..)) => stage_layout(transformer_of(manifest), stage),
@@ -129,7 +149,7 @@ impl MemoryEstimate {
         // A reference has two bytes a parameter.
         let links = if manifest.gossip.kind == GossipKind::Links { trained * LINKS_MAX as u64 / 2 } else { 0 };
         // A checkpoint on its way to the disk: parameters and moments, or those of some tensors.
-        let goes_in_pieces = kernels == Kernels::Fused && part.is_none() && !manifest.synchronous.is_on();
+        let goes_in_pieces = saved == Saved::InPieces && kernels == Kernels::Fused && !manifest.synchronous.is_on();
         let in_pieces = || bytes_in_pieces(&optimizer, (outer / trained.max(1)) as usize);
         let in_pieces = goes_in_pieces.then(in_pieces).flatten().map(|bytes| bytes as u64 / VALUE);
         let checkpoint = in_pieces.unwrap_or(trained + moments + outer);

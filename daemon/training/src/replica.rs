@@ -55,17 +55,17 @@ pub(crate) trait Replica: Send + Sync {
     /// Computes the gradient of the mean loss of `batch`, some examples at a time, keeps it and returns that mean.
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64>;
 
-    /// What rests while a gradient is computed, where it lies in vectors that can be read meanwhile.
-    fn resting(&self) -> Option<Resting<'_>> {
+    /// What rests while a gradient is computed, where it lies in vectors in the machine's memory: of one stage after the other.
+    fn resting(&self) -> Option<Vec<Resting<'_>>> {
         None
     }
 
-    /// Computes the gradient, and runs the other on a thread of its own with what rests meanwhile. It is told when to end. Without
-    /// anything that rests, it does not run.
+    /// Computes the gradient, and runs the other on a thread of its own with what rests meanwhile, where this can be lent out. It is
+    /// told when to end.
     fn compute_gradient_beside(
         &mut self,
         batch: &Batch,
-        _other: &mut (dyn FnMut(&Resting<'_>, &AtomicBool) + Send),
+        _other: &mut (dyn FnMut(&[Resting<'_>], &AtomicBool) + Send),
     ) -> Result<f64> {
         self.compute_gradient(batch)
     }

@@ -12,7 +12,7 @@ use murmur_protocol::team::schedule::{busy, in_flight};
 use crate::engine::cut::why_not_cut;
 use crate::engine::options::TrainingOptions;
 use crate::measure::operations_of_stage;
-use crate::memory::{MemoryEstimate, Table};
+use crate::memory::{MemoryEstimate, Saved, Table};
 use crate::model::{StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::replica::InParts;
@@ -86,6 +86,7 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
     let seconds = |place: usize, layers: &Range<u32>| {
         operations_of_stage(spec, &stage(layers), options.recompute) / places[place].speed
     };
+    let saved = if all_on_cpu { Saved::InPieces } else { Saved::Whole };
     let (mut best, known): (Option<(f64, Cut)>, _) = (None, RefCell::new(BTreeMap::new()));
     for stages in 1..=places.len().min(spec.layers as usize).min(STAGES_MAX) {
         let options = options.in_microbatches(manifest, stages, all_on_cpu);
@@ -97,8 +98,9 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
             // Blocks are alike, so their number says it all.
             let of = (stage.layers.len(), stage.embeds, stage.predicts);
             let key = (kernels == Kernels::Cuda, threads, options.micro_batch, held, of);
-            let estimate =
-                || MemoryEstimate::of_stage(manifest, &options, (kernels, threads), &stage, held, Table::Copied);
+            let estimate = || {
+                MemoryEstimate::of_stage(manifest, &options, (kernels, threads), &stage, held, (Table::Copied, saved))
+            };
             *known.borrow_mut().entry(key).or_insert_with(estimate)
         };
         let cost = |number: usize, place: usize, layers: Range<u32>| {

@@ -198,3 +198,66 @@ fn index(head: &Head, files: BTreeMap<String, String>) -> Index {
         files,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::manifest::TransformerModel;
+    use murmur_training::optimizer::CodedMoments;
+
+    use super::*;
+
+    fn head() -> (Head, ModelLayout) {
+        let model = TransformerModel { layers: 1, width: 8, heads: 2, feed_forward: 16, ..TransformerModel::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
+        (manifest.gossip.outer_learning_rate, manifest.optimizer.match_batch) = (0.7, true);
+        let counters = Counters { steps: 7, ..Counters::default() };
+        let layout = murmur_training::model::layout(&manifest.model);
+        (Head { manifest, progress: 8.5, counters, evaluation: None, moments_in_8_bits: false }, layout)
+    }
+
+    /// These parameters with all that belongs to them.
+    fn piece(range: std::ops::Range<usize>, weight: f32, counters: Counters) -> EngineState {
+        let values = |offset: f32| range.clone().map(|index| index as f32 + offset).collect::<Vec<f32>>();
+        EngineState {
+            parameters: values(0.0),
+            first_moment: values(0.1),
+            second_moment: values(0.2),
+            gradient_average: Some(murmur_training::GradientAverage { values: values(0.3), weight }),
+            coded_moments: CodedMoments::default(),
+            slow_weights: Some(values(0.4)),
+            outer_momentum: Some(values(0.5)),
+            counters,
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_in_pieces_has_the_bytes_of_one_in_one_piece() {
+        let (head, layout) = head();
+        let written = |ends: &[usize]| {
+            let folder = tempfile::tempdir().expect("a temporary directory");
+            let mut writing = Writing::begin(folder.path(), head.clone(), &layout).expect("begun");
+            let mut begin = 0;
+            for (number, end) in ends.iter().enumerate() {
+                assert!(!writing.is_whole());
+                writing.add(&piece(begin..*end, 0.5 + number as f32, head.counters)).expect("added");
+                begin = *end;
+            }
+            assert!(writing.is_whole());
+            let path = writing.finish(2).expect("whole");
+            [MODEL_FILE, OPTIMIZER_FILE, INDEX_FILE].map(|name| std::fs::read(path.join(name)).expect("there"))
+        };
+        let all = layout.parameters();
+        assert!(written(&[all]) == written(&[256 * 8, 256 * 8 + 11, all - 1, all]));
+    }
+
+    #[test]
+    fn what_is_not_whole_leaves_nothing_behind() {
+        let (head, layout) = head();
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut writing = Writing::begin(folder.path(), head.clone(), &layout).expect("begun");
+        writing.add(&piece(0..100, 1.0, head.counters)).expect("added");
+        assert!(!writing.is_whole());
+        assert!(writing.finish(2).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
+    }
+}

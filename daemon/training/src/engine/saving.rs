@@ -24,10 +24,14 @@ const PIECE_MAX: usize = 2 << 20;
 /// How long a full receiver is left alone.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// Tensors that follow each other.
+/// Tensors of a stage that follow each other.
 struct Piece {
-    /// Of the flat parameters.
+    /// Which of those that rest.
+    stage: usize,
+    /// Of the stage's flat parameters.
     range: Range<usize>,
+    /// Where the stage begins among those of the model.
+    offset: usize,
     /// Of their moments.
     moments: MomentLengths,
 }
@@ -39,7 +43,7 @@ pub(super) struct Saving {
     has_average: bool,
     /// The last one first.
     left: Vec<Piece>,
-    /// Moments of pieces that have been copied.
+    /// Moments of the stage's pieces that have been copied.
     done: MomentLengths,
     /// Copied, and not taken yet.
     copied: Option<EngineState>,
@@ -48,7 +52,7 @@ pub(super) struct Saving {
 
 impl Saving {
     /// Copies pieces until all have been taken, or it is over. Returns whether nothing is left to do.
-    fn go_on(&mut self, resting: &Resting<'_>, outer: Option<&OuterMomentum>, is_over: impl Fn() -> bool) -> bool {
+    fn go_on(&mut self, resting: &[Resting<'_>], outer: Option<&OuterMomentum>, is_over: impl Fn() -> bool) -> bool {
         loop {
             let Some(piece) = self.copied.take().or_else(|| self.copy_next(resting, outer)) else { return true };
             match self.receiver.try_send(piece) {
@@ -66,12 +70,16 @@ impl Saving {
         }
     }
 
-    fn copy_next(&mut self, resting: &Resting<'_>, outer: Option<&OuterMomentum>) -> Option<EngineState> {
-        let Piece { range, moments } = self.left.pop()?;
-        let copied = resting.moments.copied(&mut self.done, &moments);
-        let of = |values: &[f32]| values[range.clone()].to_vec();
+    fn copy_next(&mut self, resting: &[Resting<'_>], outer: Option<&OuterMomentum>) -> Option<EngineState> {
+        let Piece { stage, range, offset, moments } = self.left.pop()?;
+        if range.start == 0 {
+            self.done = MomentLengths::default();
+        }
+        let Resting { parameters, moments: all, .. } = &resting[stage];
+        let copied = all.copied(&mut self.done, &moments);
+        let of = |values: &[f32]| values[offset + range.start..offset + range.end].to_vec();
         Some(EngineState {
-            parameters: of(resting.parameters),
+            parameters: parameters[range.clone()].to_vec(),
             first_moment: copied.first,
             second_moment: copied.second,
             gradient_average: (self.has_average)
@@ -84,13 +92,13 @@ impl Saving {
     }
 }
 
-/// The pieces in which a state is saved, in order.
-fn pieces(optimizer: &Optimizer) -> Vec<Piece> {
+/// The pieces in which the state of a stage is saved, in order.
+fn pieces(optimizer: &Optimizer, (stage, offset): (usize, usize)) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for (range, moments) in optimizer.lengths_by_tensor() {
         match pieces.last_mut().filter(|last| range.end - last.range.start <= PIECE_MAX) {
-            Some(last) => *last = Piece { range: last.range.start..range.end, moments: last.moments.with(&moments) },
-            None => pieces.push(Piece { range, moments }),
+            Some(last) => (last.range.end, last.moments) = (range.end, last.moments.with(&moments)),
+            None => pieces.push(Piece { stage, range, offset, moments }),
         }
     }
     pieces
@@ -99,16 +107,16 @@ fn pieces(optimizer: &Optimizer) -> Vec<Piece> {
 /// Bytes of the pieces of a state that are in memory at a time, one copied and one being written, where so many parameters are saved
 /// piece by piece; `outer`: values beside the moments, for each parameter.
 pub(crate) fn bytes_in_pieces(optimizer: &Optimizer, outer: usize) -> Option<usize> {
-    let pieces = pieces(optimizer);
+    let pieces = pieces(optimizer, (0, 0));
     let is_large = pieces.last().is_some_and(|last| last.range.end > WHOLE_MAX);
     let bytes = |piece: &Piece| 4 * (1 + outer) * piece.range.len() + piece.moments.bytes();
     is_large.then(|| 2 * pieces.iter().map(bytes).max().unwrap_or_default())
 }
 
 impl Engine {
-    /// Whether [`Engine::begin_to_save`] takes it piece by piece: a large model in the memory of the CPU that alone trains it.
+    /// Whether [`Engine::begin_to_save`] takes it piece by piece: a large model that the CPU trains, without helpers.
     pub fn is_saved_in_pieces(&self) -> bool {
-        self.is_on_cpu && self.replica.resting().is_some() && self.layout().parameters() > WHOLE_MAX
+        self.layout().parameters() > WHOLE_MAX && self.replica.resting().is_some()
     }
 
     /// Begins to hand the state over, as it is now and after the next steps: each piece has some tensors' part of all vectors, in
@@ -120,7 +128,12 @@ impl Engine {
     /// Where the state is saved as a whole: see [`Engine::is_saved_in_pieces`].
     pub fn begin_to_save(&mut self, receiver: SyncSender<EngineState>) {
         assert!(self.is_saved_in_pieces(), "a state that is saved as a whole");
-        let mut left = pieces(self.replica.optimizer());
+        let mut left = Vec::new();
+        let mut offset = 0;
+        for (stage, resting) in self.replica.resting().into_iter().flatten().enumerate() {
+            left.extend(pieces(resting.optimizer, (stage, offset)));
+            offset += resting.parameters.len();
+        }
         left.reverse();
         let counters = self.counters();
         let (has_average, done) = (self.manifest.optimizer.match_batch, MomentLengths::default());

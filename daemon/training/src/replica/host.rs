@@ -65,8 +65,8 @@ impl HostReplica {
     /// What computes a gradient, and what rests meanwhile.
     fn split(&mut self) -> (Computing<'_>, Resting<'_>) {
         let own = self.own();
-        let HostReplica { model, parameters, gradient, second_lane, moments, micro_batch, .. } = self;
-        let resting = Resting { parameters: &parameters[own], moments };
+        let HostReplica { model, parameters, gradient, second_lane, moments, micro_batch, optimizer, .. } = self;
+        let resting = Resting { parameters: &parameters[own], moments, optimizer };
         (Computing { model: &mut **model, parameters, gradient, second_lane, micro_batch: *micro_batch }, resting)
     }
 
@@ -179,18 +179,19 @@ impl Replica for HostReplica {
         self.split().0.gradient(batch)
     }
 
-    fn resting(&self) -> Option<Resting<'_>> {
-        Some(Resting { parameters: &self.parameters[self.own()], moments: &self.moments })
+    fn resting(&self) -> Option<Vec<Resting<'_>>> {
+        let HostReplica { moments, optimizer, .. } = self;
+        Some(vec![Resting { parameters: &self.parameters[self.own()], moments, optimizer }])
     }
 
     fn compute_gradient_beside(
         &mut self,
         batch: &Batch,
-        other: &mut (dyn FnMut(&Resting<'_>, &AtomicBool) + Send),
+        other: &mut (dyn FnMut(&[Resting<'_>], &AtomicBool) + Send),
     ) -> Result<f64> {
         self.begin_second_lane(batch);
         let (computing, resting) = self.split();
-        beside(|| computing.gradient(batch), |is_over| other(&resting, is_over))
+        beside(|| computing.gradient(batch), |is_over| other(&[resting], is_over))
     }
 
     fn gradient(&self) -> Result<Cow<'_, [f32]>> {

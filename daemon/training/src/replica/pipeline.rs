@@ -14,7 +14,7 @@ use murmur_protocol::{ModelLayout, RunManifest};
 use rayon::prelude::*;
 
 use super::stage::{Microbatch, Stage};
-use super::{Replica, Transfer, has_two_lanes, parts};
+use super::{Replica, Resting, Transfer, has_two_lanes, parts};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
 use crate::model::stage::Evaluated;
@@ -354,6 +354,16 @@ impl Replica for Pipeline {
             let moments = rest.take(&replica.optimizer().own_lengths());
             replica.set_moments(moments, steps)
         })
+    }
+
+    /// Where all stages are on the CPU.
+    fn resting(&self) -> Option<Vec<Resting<'_>>> {
+        let of_stages = self.stages.iter().map(|stage| stage.replica().resting());
+        Some(of_stages.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    fn steps_of_moments(&self) -> u64 {
+        self.stages[0].replica().steps_of_moments()
     }
 
     /// Where all stages are on devices that copy while they compute.

@@ -8,7 +8,7 @@ use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use rayon::prelude::*;
 
-use super::{Replica, Transfer};
+use super::{Replica, Resting, Transfer};
 use crate::data::Batch;
 use crate::model::Evaluation;
 use crate::optimizer::{Moments, Optimizer};
@@ -103,6 +103,14 @@ impl Replica for Replicated {
 
     fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
         self.on_all(|worker| worker.set_moments(moments.clone(), steps))
+    }
+
+    fn resting(&self) -> Option<Vec<Resting<'_>>> {
+        self.workers[0].resting()
+    }
+
+    fn steps_of_moments(&self) -> u64 {
+        self.workers[0].steps_of_moments()
     }
 
     fn begin_copy(&self) -> Result<Option<Transfer<Vec<f32>>>> {

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::optimizer::Moments;
+use crate::optimizer::{Moments, Optimizer};
 
-/// What rests while a gradient is computed.
+/// What rests while a gradient is computed: of a model, or of a stage of it.
 pub(crate) struct Resting<'a> {
     /// θ.
     pub(crate) parameters: &'a [f32],
     pub(crate) moments: &'a Moments,
+    pub(crate) optimizer: &'a Optimizer,
 }
 
 /// Runs both at once; the one beside is told when the other has ended, whatever way.

@@ -11,7 +11,7 @@ use super::membership::borders;
 use super::part::PartLengths;
 use crate::engine::TrainingOptions;
 use crate::measure::operations_of_stage;
-use crate::memory::{MemoryEstimate, Table};
+use crate::memory::{MemoryEstimate, Saved, Table};
 use crate::model::{StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::replica::InParts;
@@ -39,7 +39,7 @@ impl Costing<'_> {
             (kernels, self.threads),
             part,
             microbatches,
-            Table::Shared,
+            (Table::Shared, Saved::Whole),
         );
         let on_their_way = match kernels {
             // A GPU copies and corrects beside its steps where the model is not cut over machines.
