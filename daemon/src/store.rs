@@ -18,6 +18,7 @@ mod tensor_file;
 mod writer;
 
 pub use blocked::{keep_blocked, known_blocked};
+pub(crate) use checkpoint::ToWrite;
 pub use checkpoint::{Checkpoint, Head, LastEvaluation, Refused, load_latest, newest_checkpoint};
 pub use checkpoint_error::CheckpointError;
 pub use directory::{DataDirectory, SECRET_FILE};
@@ -33,7 +34,6 @@ pub use runs::{Run, remember};
 pub(crate) use series::{COMPARISON_FILE, Series};
 pub use shards::{PartialShard, ShardStore, ShardStoreError};
 pub use writer::CheckpointWriter;
-pub(crate) use writer::ToWrite;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

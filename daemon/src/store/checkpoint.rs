@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint_error::{CheckpointError, INDEX_FILE};
 use super::tensor_file::TensorFile;
 pub use writing::Head;
-pub(super) use writing::Writing;
+pub(crate) use writing::ToWrite;
+use writing::Writing;
 
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";

@@ -8,10 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use murmur_protocol::ModelLayout;
-use murmur_training::EngineState;
 
-use super::checkpoint::{Head, Writing};
-use super::{Checkpoint, CheckpointError};
+use super::{CheckpointError, ToWrite};
 use crate::console::note;
 use crate::drivers::{NotSaved, Reply, SavedCheckpoint};
 use crate::process::memory;
@@ -24,37 +22,6 @@ const REPLACED_WAIT: Duration = Duration::from_secs(10);
 
 /// Beside the folder of checkpoints: the model that a peer's has replaced last.
 pub(super) const REPLACED: &str = "replaced";
-
-/// A checkpoint to be written.
-#[derive(Debug)]
-pub(crate) enum ToWrite {
-    /// All of it.
-    Whole(Box<Checkpoint>),
-    /// A large one, piece by piece as it is copied. It is given up where the last piece does not come.
-    InPieces(Box<Head>, Receiver<EngineState>),
-}
-
-impl ToWrite {
-    /// The node's own steps in it.
-    fn steps(&self) -> u64 {
-        match self {
-            ToWrite::Whole(checkpoint) => checkpoint.state.counters.steps,
-            ToWrite::InPieces(head, _) => head.counters.steps,
-        }
-    }
-
-    /// Writes it into a folder of checkpoints, of which the newest `keep` stay. `None` where it was given up.
-    fn write(self, folder: &Path, layout: &ModelLayout, keep: usize) -> Result<Option<PathBuf>, CheckpointError> {
-        match self {
-            ToWrite::Whole(checkpoint) => checkpoint.write(folder, layout, keep).map(Some),
-            ToWrite::InPieces(head, pieces) => {
-                let mut writing = Writing::begin(folder, *head, layout)?;
-                pieces.iter().try_for_each(|piece| writing.add(&piece))?;
-                writing.is_whole().then(|| writing.finish(keep)).transpose()
-            }
-        }
-    }
-}
 
 /// A checkpoint to be written, and who waits for it.
 #[derive(Debug)]
@@ -225,10 +192,11 @@ fn keep_replaced(checkpoint: ToWrite, folder: &Path, layout: &ModelLayout) {
 #[cfg(test)]
 mod tests {
     use murmur_protocol::RunManifest;
-    use murmur_training::Counters;
+    use murmur_training::{Counters, EngineState};
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::store::Head;
 
     #[test]
     fn a_checkpoint_whose_last_piece_does_not_come_is_given_up() {

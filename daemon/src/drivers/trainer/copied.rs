@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use murmur_protocol::Payload;
 
 use super::{Stage, TrainerThread};
-use crate::store::CheckpointWriter;
 
 /// How long a copied model waits for the disk to take the one that it replaces.
 const KEEPING_MAX: Duration = Duration::from_secs(60);
@@ -34,7 +33,9 @@ impl TrainerThread {
     /// use to its owner.
     fn keep_own(&mut self) {
         let begin = Instant::now();
-        let saved = self.saved().map(|made| self.hand_over(made, CheckpointWriter::write_replaced));
+        let saved = self
+            .saved()
+            .map(|made| self.hand_over(made, |trainer, checkpoint| trainer.writer.write_replaced(checkpoint)));
         // What the disk has not taken by then is lost.
         self.engine.save_on(Some(begin + KEEPING_MAX));
         match saved {

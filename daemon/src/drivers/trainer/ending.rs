@@ -4,7 +4,6 @@ use murmur_protocol::Event;
 use murmur_training::TrainingError;
 
 use super::{Stage, TrainerThread};
-use crate::store::CheckpointWriter;
 
 impl TrainerThread {
     /// Whether there is nothing left to train on: the run is over, or this node's own part of it.
@@ -69,7 +68,7 @@ impl TrainerThread {
         self.evaluate();
         match self.checkpoint() {
             Ok(made) => {
-                self.hand_over(made, CheckpointWriter::write_last);
+                self.hand_over(made, |trainer, checkpoint| trainer.writer.write_last(checkpoint));
                 // Training is over, and waits for the disk.
                 self.engine.save_on(None);
             }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{IDLE_PERIOD, Stage, TrainerThread};
-use crate::store::{Checkpoint, CheckpointWriter, Head, LastEvaluation, ToWrite};
+use crate::store::{Checkpoint, Head, LastEvaluation, ToWrite};
 
 /// From the beginning of training to the first checkpoint, which is to be on disk within 30 s: a node that was killed
 /// early has something to come back to, and `murmur sample` something to show. The rest is left for the copy, the disk
@@ -66,7 +66,10 @@ impl TrainerThread {
                 _ => self.checkpoint().map_err(NotSaved::Failed),
             };
             match made {
-                Ok(made) => drop(self.hand_over(made, |writer, checkpoint| writer.try_write(checkpoint, Some(reply)))),
+                Ok(made) => {
+                    let _ =
+                        self.hand_over(made, |trainer, checkpoint| trainer.writer.try_write(checkpoint, Some(reply)));
+                }
                 // Who has asked may have gone.
                 Err(error) => drop(reply.send(Err(error))),
             }
@@ -80,7 +83,9 @@ impl TrainerThread {
             return;
         }
         match self.checkpoint() {
-            Ok(made) => drop(self.hand_over(made, |writer, checkpoint| writer.try_write(checkpoint, None))),
+            Ok(made) => {
+                let _ = self.hand_over(made, |trainer, checkpoint| trainer.writer.try_write(checkpoint, None));
+            }
             Err(error) => {
                 tracing::error!("{error}");
                 self.timetable.retry(Instant::now());
@@ -137,9 +142,9 @@ impl TrainerThread {
 
     /// Hands a checkpoint to the writer, and has its pieces copied from now on where it goes in pieces. Returns whether it will be
     /// written.
-    pub(super) fn hand_over(&mut self, made: Made, write: impl FnOnce(&CheckpointWriter, ToWrite) -> bool) -> bool {
+    pub(super) fn hand_over(&mut self, made: Made, write: impl FnOnce(&Self, ToWrite) -> bool) -> bool {
         let Made { checkpoint, receiver } = made;
-        let is_taken = write(&self.writer, checkpoint);
+        let is_taken = write(self, checkpoint);
         if let Some(receiver) = receiver.filter(|_| is_taken) {
             self.engine.begin_to_save(receiver);
         }

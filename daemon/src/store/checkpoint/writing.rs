@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
 
 use murmur_protocol::{ModelLayout, RunManifest};
 use murmur_training::optimizer::{BlockCodes, moment_lengths};
 use murmur_training::{Counters, EngineState};
 use safetensors::tensor::Dtype;
 
-use super::{FORMAT, FORMAT_WITH_CODES, Index, LastEvaluation, MODEL_FILE, OPTIMIZER_FILE, checkpoint_folders};
+use super::{
+    Checkpoint, FORMAT, FORMAT_WITH_CODES, Index, LastEvaluation, MODEL_FILE, OPTIMIZER_FILE, checkpoint_folders,
+};
 use super::{codes_of, scales_of};
 use crate::store::checkpoint_error::{CheckpointError, INDEX_FILE};
 use crate::store::tensor_file::TensorWriter;
@@ -27,6 +30,42 @@ pub struct Head {
     pub evaluation: Option<LastEvaluation>,
     /// Whether most moments are in 8 bits.
     pub moments_in_8_bits: bool,
+}
+
+/// A checkpoint to be written.
+#[derive(Debug)]
+pub(crate) enum ToWrite {
+    /// All of it.
+    Whole(Box<Checkpoint>),
+    /// A large one, piece by piece as it is copied. It is given up where the last piece does not come.
+    InPieces(Box<Head>, Receiver<EngineState>),
+}
+
+impl ToWrite {
+    /// The node's own steps in it.
+    pub(in crate::store) fn steps(&self) -> u64 {
+        match self {
+            ToWrite::Whole(checkpoint) => checkpoint.state.counters.steps,
+            ToWrite::InPieces(head, _) => head.counters.steps,
+        }
+    }
+
+    /// Writes it into a folder of checkpoints, of which the newest `keep` stay. `None` where it was given up.
+    pub(in crate::store) fn write(
+        self,
+        folder: &Path,
+        layout: &ModelLayout,
+        keep: usize,
+    ) -> Result<Option<PathBuf>, CheckpointError> {
+        match self {
+            ToWrite::Whole(checkpoint) => checkpoint.write(folder, layout, keep).map(Some),
+            ToWrite::InPieces(head, pieces) => {
+                let mut writing = Writing::begin(folder, *head, layout)?;
+                pieces.iter().try_for_each(|piece| writing.add(&piece))?;
+                writing.is_whole().then(|| writing.finish(keep)).transpose()
+            }
+        }
+    }
 }
 
 /// A checkpoint that is being written under a temporary name, which goes where it is not finished.
