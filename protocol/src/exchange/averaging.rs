@@ -420,14 +420,15 @@ impl Averaging {
         }
     }
 
-    /// What the exchange adds to the swarm progress, in steps: all fragments that the two share together the difference.
+    /// What the exchange adds to the swarm progress, in steps: all fragments that the two share together the difference. What is
+    /// left of it for one fragment is within the limit of one exchange.
     fn progress_shift(&self, terms: &Terms, partner: Holding, trust: f64) -> f64 {
         if terms.part.vector == Vector::Momentum {
             return 0.0;
         }
         let limit = PROGRESS_SHIFT_INTERVALS * self.cadence.interval() * trust;
         let fragments = f64::from(self.turns.shared_count(partner));
-        terms.factor * terms.progress_difference.clamp(-limit, limit) / fragments
+        terms.factor * (terms.progress_difference / fragments).clamp(-limit, limit)
     }
 }
 
