@@ -282,8 +282,7 @@ impl Pairwise {
 
     /// The next round is due an interval from now.
     pub(crate) fn schedule(&mut self) {
-        let Averaging { training, cadence, turns, .. } = &self.averaging;
-        self.starter.schedule(training.steps, cadence.interval() * turns.rounds_apart());
+        self.starter.schedule(self.averaging.training.steps, self.averaging.round_steps());
     }
 
     /// Begins a round whatever the interval says: when the last steps are to be shared.

@@ -4,7 +4,7 @@ use super::*;
 use crate::fragments::Fragments;
 use crate::manifest::RunManifest;
 use crate::message::{Accept, Propose};
-use crate::numerics::{Buffers, EncodeJob, EncodeRole, encode};
+use crate::numerics::{Buffers, EncodeJob, EncodeRole, MergeRole, encode, merge};
 use crate::part::Fragment;
 
 fn part(index: u16) -> Part {
@@ -93,5 +93,33 @@ fn progress_of_unlike_machines_stays_together_however_many_fragments_there_are()
         }
         let apart = (ahead - behind) / interval;
         assert!(apart <= 3.0 * f64::from(count), "{count} fragments: {apart} intervals apart");
+    }
+}
+
+/// What a merge of two equal models finds out.
+fn merged(terms: &(Terms, Terms)) -> Merged {
+    let (snapshot, buffers) = (Snapshot::from(vec![1.0; 256]), Buffers::new());
+    let starters = encode(&snapshot, &terms.0.starter_encodes(None, None), &buffers).expect("its own scales");
+    let job = terms.1.responder_encodes(starters.scales, None);
+    let own = encode(&snapshot, &job, &buffers).expect("the starter's scales");
+    let job = terms.1.merge_job(MergeRole::Responder, 256, own, starters.codes, (0.2, None));
+    merge(&job, &buffers).expect("the starter's codes")
+}
+
+/// A round of one that has one fragment of eight is eight intervals long: that is its usual pace, and excuses nobody.
+#[test]
+fn who_has_few_fragments_judges_others_as_long_as_it_keeps_its_pace() {
+    for (held, rounds) in [(Holding::ALL, 1.0), (Holding::of([0]), 8.0)] {
+        let mut averaging = of_fragments(8, held);
+        averaging.set_step_seconds(0.25);
+        let round = rounds * averaging.cadence.interval();
+        assert_eq!(averaging.round_seconds(), 0.25 * round);
+        let terms = terms(averaging.turns.part(0), 0.0, 0.0);
+        let (merged, partner) = (merged(&terms), PeerId::from_public_key([1; 32]));
+        for (rounds, is_excused) in [(3.0, false), (12.0, true)] {
+            averaging.training.steps = averaging.last_merge_steps + (rounds * round) as u64;
+            let excused = averaging.meet(&merged, &terms.1, partner, &mut Outbox::default());
+            assert_eq!(excused, is_excused, "{rounds} rounds of {round} steps");
+        }
     }
 }
