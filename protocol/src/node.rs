@@ -152,6 +152,7 @@ impl Node {
         let copies =
             self.synchronous.is_none() && (self.phase == Phase::Joining || self.is_copying_anew()) && !self.is_resting;
         let joining = copies.then(|| self.joining.next_deadline());
+        let waits_for_partners = self.phase == Phase::Settling && self.pairwise.is_idle();
         let deadlines = [
             Some(self.membership.next_deadline()),
             self.pairwise.next_deadline(),
@@ -160,6 +161,7 @@ impl Node {
             self.phase_deadline,
             self.synchronous.as_ref().and_then(Synchronous::next_deadline),
             self.choosing.as_ref().map(Choosing::next_deadline),
+            self.membership.next_partner_at(self.outbox.now()).filter(|_| waits_for_partners),
         ];
         (self.phase != Phase::Left).then(|| deadlines.into_iter().flatten().min()).flatten()
     }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use murmur_protocol::bounds::SUSPICION;
 use murmur_protocol::message::{Propose, Reject, RejectReason, Standing};
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 
 use crate::copying_anew::proposals;
+use crate::driven::{Driven, PARAMETERS};
 use crate::responding::{PATIENCE, Responder, encoded, merged, starter};
 
 /// This node and a partner merge, by an exchange that the partner has started; what follows.
@@ -45,4 +47,40 @@ fn a_partner_that_is_always_busy_with_this_node_holds_nobody_up() {
         effects.extend(node.tell(Event::TimePassed));
     }
     assert_eq!(merges, u64::from(RunManifest::default().gossip.final_exchanges));
+}
+
+/// An old node, with whose partner nothing goes wrong: it has little else to wake up for.
+fn aged() -> Driven {
+    let (mut node, _) = Driven::with(Config::founder(&RunManifest::default()), PARAMETERS, 1);
+    while node.now < Time::from_start(Duration::from_secs(3600)) {
+        node.now = node.node.next_deadline().expect("it lives");
+        let is_question = |effect: &Effect| {
+            let Effect::Network(NetworkOrder::Send { message, .. }) = effect else { return false };
+            matches!(message, Message::Shuffle { wants_reply: true, .. })
+        };
+        if node.tell(Event::TimePassed).iter().any(is_question) {
+            node.hear(Message::Shuffle { peers: vec![], wants_reply: false });
+        }
+    }
+    node
+}
+
+#[test]
+fn a_settling_node_wakes_up_when_its_partner_may_be_asked_again() {
+    for is_silent in [false, true] {
+        let mut node = aged();
+        let effects = node.tell(Event::TrainingCompleted(TrainingReport { steps: 10, ..Default::default() }));
+        let (first, began) = (proposals(&effects)[0].exchange, node.now);
+        if !is_silent {
+            let reject = Reject { exchange: first, reason: RejectReason::Busy, retry_after_ms: 300 };
+            node.hear(Message::Reject(reject));
+        }
+        let limit = if is_silent { 2 * SUSPICION } else { Duration::from_millis(300) };
+        let mut is_asked_again = false;
+        while !is_asked_again {
+            node.now = node.node.next_deadline().expect("it lives");
+            assert!(node.now <= began + limit, "silent: {is_silent}, it sleeps for {:?}", node.now - began);
+            is_asked_again = proposals(&node.tell(Event::TimePassed)).iter().any(|propose| propose.exchange > first);
+        }
+    }
 }
