@@ -11,9 +11,9 @@ use crate::copying_anew::proposals;
 use crate::driven::{Driven, PARAMETERS};
 use crate::responding::{PATIENCE, Responder, encoded, merged, starter};
 
-/// This node and a partner merge, by an exchange that the partner has started; what follows.
-fn merge_with(node: &mut Responder, peer: PeerId, exchange: u64) -> Vec<Effect> {
-    let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, progress: 10.0 };
+/// This node answers an exchange that a partner has started: a probe where `gamma` is 0; what follows.
+fn exchange_with(node: &mut Responder, peer: PeerId, exchange: u64, gamma: f32) -> Vec<Effect> {
+    let standing = Standing { weight: 1000.0, clip: 1.0, gamma, progress: 10.0 };
     let (part, deadline_ms) = (Part::MODEL, PATIENCE.as_millis() as u32);
     let propose = Propose { exchange, part, nonce: 1, bits: 16, reference: 0, standing, deadline_ms };
     node.tell(Event::MessageReceived { peer, message: Message::Propose(propose) });
@@ -30,23 +30,26 @@ fn merge_with(node: &mut Responder, peer: PeerId, exchange: u64) -> Vec<Effect> 
 fn a_partner_that_is_always_busy_with_this_node_holds_nobody_up() {
     let (mut node, partner) = (Responder::new(), starter(1));
     node.tell(Event::PeerConnected { peer: partner, addresses: vec![] });
+    assert_eq!(answers_until_completed(&mut node, partner, 0.5), Some(RunManifest::default().gossip.final_exchanges));
+}
+
+/// Training is over, and the partner refuses each proposal and starts an exchange itself: how many of these it takes until the
+/// node has settled; `None` where many do not do.
+fn answers_until_completed(node: &mut Responder, partner: PeerId, gamma: f32) -> Option<u32> {
     let mut effects = node.tell(Event::TrainingCompleted(TrainingReport::default()));
     assert_eq!(node.node.status().phase, Phase::Settling);
-    let mut merges = 0;
-    while node.node.status().phase == Phase::Settling {
+    for answers in 0..50 {
         let [propose] = proposals(&effects)[..] else { panic!("it proposes once: {effects:?}") };
         let reject = Reject { exchange: propose.exchange, reason: RejectReason::Busy, retry_after_ms: 300 };
         node.tell(Event::MessageReceived { peer: partner, message: Message::Reject(reject) });
         if node.node.status().phase != Phase::Settling {
-            break;
+            return Some(answers);
         }
-        assert!(merges < 50, "it settles for ever");
-        merges += 1;
         node.now = node.now + Duration::from_millis(301);
-        effects = merge_with(&mut node, partner, merges);
+        effects = exchange_with(node, partner, 100 + u64::from(answers), gamma);
         effects.extend(node.tell(Event::TimePassed));
     }
-    assert_eq!(merges, u64::from(RunManifest::default().gossip.final_exchanges));
+    None
 }
 
 /// An old node, with whose partner nothing goes wrong: it has little else to wake up for.
@@ -83,4 +86,20 @@ fn a_settling_node_wakes_up_when_its_partner_may_be_asked_again() {
             is_asked_again = proposals(&node.tell(Event::TimePassed)).iter().any(|propose| propose.exchange > first);
         }
     }
+}
+
+#[test]
+fn what_was_merged_before_the_end_is_no_last_exchange() {
+    let (mut node, partner) = (Responder::new(), starter(1));
+    node.tell(Event::PeerConnected { peer: partner, addresses: vec![] });
+    exchange_with(&mut node, partner, 1, 0.5);
+    node.now = node.now + Duration::from_secs(3600);
+    assert_eq!(answers_until_completed(&mut node, partner, 0.5), Some(RunManifest::default().gossip.final_exchanges));
+}
+
+#[test]
+fn a_probe_that_was_answered_is_no_last_exchange() {
+    let (mut node, partner) = (Responder::new(), starter(1));
+    node.tell(Event::PeerConnected { peer: partner, addresses: vec![] });
+    assert_eq!(answers_until_completed(&mut node, partner, 0.0), None);
 }
