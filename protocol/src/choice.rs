@@ -168,6 +168,10 @@ impl SchemeChoice {
         };
         let serial = self.order.map_or(0, |order| order.serial) + 1;
         let order = SchemeOrder { serial, by: own.me, scheme, reason };
+        // Where somebody has used up the numbers, what holds stays: others would take the next one for an offence.
+        if !order.is_sound() {
+            return None;
+        }
         self.adopt(now, order);
         Some(order)
     }
@@ -415,6 +419,19 @@ mod tests {
             choice.adopt(at(1.0), order(2, Scheme::AllReduce, none));
             choice.adopt(at(1.0), order(3, Scheme::Pairs, Comparison { alone: wrong, ..none }));
             assert_eq!(choice.scheme(), Scheme::Pairs, "whatever comes, it is taken in");
+        }
+    }
+
+    #[test]
+    fn where_the_numbers_of_orders_are_used_up_what_holds_stays() {
+        let fast = costs(1.0, 10e6);
+        let order = |serial| SchemeOrder { serial, by: peer(9), scheme: Scheme::Pairs, reason: Comparison::default() };
+        for (serial, is_decided) in [((1 << 62) - 2, true), ((1 << 62) - 1, false)] {
+            let mut choice = choice(fast);
+            assert_eq!(choice.hear(at(1.0), order(serial)), Ok(true));
+            let decided = decision(&mut choice, |_| own(fast, None), 100.0);
+            assert_eq!(decided.is_some(), is_decided, "others would take the next number for an offence");
+            assert!(choice.order().is_some_and(|order| order.is_sound()));
         }
     }
 }
