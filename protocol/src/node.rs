@@ -208,7 +208,9 @@ impl Node {
     fn dispatch(&mut self, now: Time, event: Event) {
         match event {
             Event::PeerConnected { peer, addresses } => {
-                self.membership.on_connected(now, peer, addresses, &mut self.outbox);
+                if !self.membership.on_connected(now, peer, addresses, &mut self.outbox) {
+                    return;
+                }
                 self.joining.on_connected(now);
                 self.on_reachable(now, peer);
                 let away = self.membership.take_return(peer, self.pairwise.apart_after());

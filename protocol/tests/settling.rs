@@ -103,3 +103,17 @@ fn a_probe_that_was_answered_is_no_last_exchange() {
     node.tell(Event::PeerConnected { peer: partner, addresses: vec![] });
     assert_eq!(answers_until_completed(&mut node, partner, 0.0), None);
 }
+
+#[test]
+fn whoever_is_turned_away_makes_nobody_settle_once_more() {
+    let (mut node, _) = Driven::with(Config::founder(&RunManifest::default()), PARAMETERS, 1);
+    let banned = node.peer;
+    let offence = || Event::PeerMisbehaved { peer: banned, misbehaviour: Misbehaviour::Forged };
+    let is_banned = |effect: &Effect| matches!(effect, Effect::Notice(Notice::PeerBanned { .. }));
+    assert!((0..10).any(|_| node.tell(offence()).iter().any(is_banned)));
+    node.tell(Event::PeerDisconnected { peer: banned });
+    node.tell(Event::TrainingCompleted(TrainingReport { steps: 10, ..Default::default() }));
+    assert_eq!(node.node.status().phase, Phase::Completed, "nobody is there");
+    let effects = node.tell(Event::PeerConnected { peer: banned, addresses: vec![] });
+    assert!(matches!(effects[..], [Effect::Network(NetworkOrder::Disconnect { .. })]), "{effects:?}");
+}

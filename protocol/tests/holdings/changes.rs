@@ -317,3 +317,22 @@ fn a_check_that_is_refused_when_its_copy_is_made_anew_is_followed_by_no_exchange
     assert_eq!(proposed(&effects), None);
     assert_eq!(joiner.node.status().phase, Phase::Joining);
 }
+
+#[test]
+fn whoever_comes_at_the_end_and_shares_nothing_is_not_settled_with_each_time() {
+    let (mut node, _) = Driven::with(config(Start::WithModel, Holding::of([1])), PARAMETERS, 0);
+    node.tell(Event::TrainingCompleted(TrainingReport { steps: 10, progress: 10.0, ..TrainingReport::default() }));
+    let is_settling = |effect: &&Effect| matches!(effect, Effect::Notice(Notice::Settling));
+    let mut settlings = Vec::new();
+    for _ in 0..4 {
+        let effects = node.meet(1, Holding::of([0]));
+        settlings.push(effects.iter().filter(is_settling).count());
+        if let Some((partner, propose)) = proposed(&effects) {
+            let reject = Reject { exchange: propose.exchange, reason: RejectReason::NotHeld, retry_after_ms: 0 };
+            node.tell(Event::MessageReceived { peer: partner, message: Message::Reject(reject) });
+        }
+        assert_eq!(node.node.status().phase, Phase::Completed);
+        node.tell(Event::PeerDisconnected { peer: peer(1) });
+    }
+    assert_eq!(settlings, [1, 0, 0, 0], "before it has said what it holds it counts as whole");
+}
