@@ -269,3 +269,19 @@ fn where_the_numbers_of_epochs_are_used_up_nobody_announces_one() {
         assert!(are_words_sound(&mut one), "{split:?}: who has finished an operation");
     }
 }
+
+#[test]
+fn a_member_that_rests_after_its_end_still_gives_its_state_to_who_is_behind() {
+    let both: Members = [0, 1].into_iter().map(id).collect();
+    let mut one = Collective::new(Shape::Ring, id(0), Beginning::Together(both.clone()), Timeouts::default());
+    let now = Time::from_start(seconds(1));
+    one.end(now);
+    let until = one.next_deadline();
+    one.pause();
+    one.state_lost(now);
+    assert_eq!((one.is_stalled(), one.next_deadline(), one.is_needed(now)), (false, until, true));
+    let said = Stalled { epoch: one.epoch(), members: Members::default(), version: None, digest: 0, reaches: both };
+    one.word_received(now, id(1), Word::Stalled(said));
+    let is_given = |order: Order| matches!(order, Order::GiveState { to, .. } if to == id(1));
+    assert!(std::iter::from_fn(|| one.poll_order()).any(is_given));
+}
