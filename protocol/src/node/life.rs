@@ -86,7 +86,7 @@ impl Node {
         }
         let is_there = self.membership.partners(now).contains(&partner);
         // What is copied moves nobody before it is believed.
-        let has_model = self.phase != Phase::Joining && !self.is_copying_anew();
+        let has_model = self.phase != Phase::Joining && !self.is_copying_anew() && !self.joining.is_checking();
         let goes_on = self.phase == Phase::Training && has_model && !self.is_resting && is_there;
         self.pairwise.conclude(now, &ended, goes_on, &self.reputation, &mut self.outbox);
         let is_refused = matches!(outcome, Outcome::Rejected | Outcome::Unanswered);
