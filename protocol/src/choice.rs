@@ -130,10 +130,10 @@ impl SchemeChoice {
     /// Takes in an order; whether it holds from now on.
     ///
     /// # Errors
-    /// When it is numbered out of range.
+    /// When a number in it is out of range.
     pub(crate) fn hear(&mut self, now: Time, order: SchemeOrder) -> Result<bool, Misbehaviour> {
         if !order.is_sound() {
-            return Err(Misbehaviour::OutOfRange("number of an order".into()));
+            return Err(Misbehaviour::OutOfRange("number in an order".into()));
         }
         if self.order.is_some_and(|known| known.key() >= order.key()) {
             return Ok(false);
@@ -168,6 +168,10 @@ impl SchemeChoice {
         };
         let serial = self.order.map_or(0, |order| order.serial) + 1;
         let order = SchemeOrder { serial, by: own.me, scheme, reason };
+        // Where somebody has used up the numbers, what holds stays: others would take the next one for an offence.
+        if !order.is_sound() {
+            return None;
+        }
         self.adopt(now, order);
         Some(order)
     }
@@ -229,7 +233,7 @@ impl SchemeChoice {
     fn adopt(&mut self, now: Time, order: SchemeOrder) {
         if order.scheme == Scheme::Pairs && self.scheme() == Scheme::AllReduce {
             let wait = self.back_off_steps * f64::from(order.reason.alone).clamp(0.0, 1e6);
-            self.not_before = now + Duration::from_secs_f64(wait);
+            self.not_before = now + Duration::try_from_secs_f64(wait).unwrap_or_default();
             self.back_off_steps = (2.0 * self.back_off_steps).min(BACK_OFF_STEPS_MAX);
         }
         self.looks.clear();
@@ -392,6 +396,42 @@ mod tests {
     fn costs_out_of_range_are_refused() {
         for wrong in [costs(0.0, 1.0), costs(f32::NAN, 1.0), costs(1.0, -1.0), costs(1.0, f32::INFINITY)] {
             assert!(choice(costs(1.0, 1.0)).on_costs(Time::ZERO, peer(2), wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn an_order_with_a_reason_that_nobody_can_have_is_refused() {
+        let fast = costs(1.0, 10e6);
+        let order = |serial, scheme, reason| SchemeOrder { serial, by: peer(5), scheme, reason };
+        let mut choice = choice(fast);
+        let none = Comparison::default();
+        assert_eq!(choice.hear(at(1.0), order(1, Scheme::AllReduce, none)), Ok(true), "steps that take no time");
+        for wrong in [f32::NAN, f32::INFINITY, -1.0] {
+            for reason in [
+                Comparison { alone: wrong, ..none },
+                Comparison { together: wrong, ..none },
+                Comparison { worth: wrong, ..none },
+            ] {
+                assert!(choice.hear(at(1.0), order(2, Scheme::Pairs, reason)).is_err(), "{reason:?}");
+            }
+        }
+        for wrong in [f32::NAN, f32::INFINITY, -1.0] {
+            choice.adopt(at(1.0), order(2, Scheme::AllReduce, none));
+            choice.adopt(at(1.0), order(3, Scheme::Pairs, Comparison { alone: wrong, ..none }));
+            assert_eq!(choice.scheme(), Scheme::Pairs, "whatever comes, it is taken in");
+        }
+    }
+
+    #[test]
+    fn where_the_numbers_of_orders_are_used_up_what_holds_stays() {
+        let fast = costs(1.0, 10e6);
+        let order = |serial| SchemeOrder { serial, by: peer(9), scheme: Scheme::Pairs, reason: Comparison::default() };
+        for (serial, is_decided) in [((1 << 62) - 2, true), ((1 << 62) - 1, false)] {
+            let mut choice = choice(fast);
+            assert_eq!(choice.hear(at(1.0), order(serial)), Ok(true));
+            let decided = decision(&mut choice, |_| own(fast, None), 100.0);
+            assert_eq!(decided.is_some(), is_decided, "others would take the next number for an offence");
+            assert!(choice.order().is_some_and(|order| order.is_sound()));
         }
     }
 }

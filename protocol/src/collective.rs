@@ -72,6 +72,15 @@ pub struct Epoch {
     pub leader: PeerId,
 }
 
+impl Epoch {
+    /// The one that `leader` announces after those of this number; `None` where somebody has used up the numbers. Others would
+    /// take the next one for an offence.
+    fn after(number: u64, leader: PeerId) -> Option<Epoch> {
+        let number = number.saturating_add(1);
+        (number < EPOCH_NUMBER_MAX).then_some(Epoch { number, leader })
+    }
+}
+
 impl Ord for Epoch {
     fn cmp(&self, other: &Epoch) -> std::cmp::Ordering {
         self.number.cmp(&other.number).then(other.leader.cmp(&self.leader))

@@ -193,6 +193,11 @@ impl Membership {
         self.connections.partners(now)
     }
 
+    /// When the next connected member may be asked that may not be now; `None` where there is none.
+    pub(crate) fn next_partner_at(&self, now: Time) -> Option<Time> {
+        self.connections.next_partner_at(now)
+    }
+
     /// Which fragments a connected member holds: all, as long as it has not said so.
     pub(crate) fn holding(&self, peer: PeerId) -> Holding {
         self.connections.get(peer).map(|connection| connection.profile.holding).unwrap_or_default()
@@ -351,8 +356,7 @@ impl Membership {
         let Some(connection) = self.connections.remove(peer) else { return false };
         let announced = connection.has_left;
         let lasted = now - connection.since >= CONNECTION_COUNTS_AFTER;
-        let random = &mut self.random;
-        self.dialing.on_disconnected(now, peer, (lasted, connection.is_pruned), random);
+        self.dialing.on_disconnected(now, peer, (lasted, connection.is_pruned), &mut self.random);
         if announced {
             self.leavers.insert(now, peer, now + LEAVERS_KEPT);
         } else if !self.is_banned(peer, now) && !connection.addresses().is_empty() {

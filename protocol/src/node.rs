@@ -152,6 +152,7 @@ impl Node {
         let copies =
             self.synchronous.is_none() && (self.phase == Phase::Joining || self.is_copying_anew()) && !self.is_resting;
         let joining = copies.then(|| self.joining.next_deadline());
+        let waits_for_partners = self.phase == Phase::Settling && self.pairwise.is_idle();
         let deadlines = [
             Some(self.membership.next_deadline()),
             self.pairwise.next_deadline(),
@@ -160,6 +161,7 @@ impl Node {
             self.phase_deadline,
             self.synchronous.as_ref().and_then(Synchronous::next_deadline),
             self.choosing.as_ref().map(Choosing::next_deadline),
+            self.membership.next_partner_at(self.outbox.now()).filter(|_| waits_for_partners),
         ];
         (self.phase != Phase::Left).then(|| deadlines.into_iter().flatten().min()).flatten()
     }
@@ -206,7 +208,9 @@ impl Node {
     fn dispatch(&mut self, now: Time, event: Event) {
         match event {
             Event::PeerConnected { peer, addresses } => {
-                self.membership.on_connected(now, peer, addresses, &mut self.outbox);
+                if !self.membership.on_connected(now, peer, addresses, &mut self.outbox) {
+                    return;
+                }
                 self.joining.on_connected(now);
                 self.on_reachable(now, peer);
                 let away = self.membership.take_return(peer, self.pairwise.apart_after());

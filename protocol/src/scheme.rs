@@ -68,7 +68,8 @@ pub struct SchemeOrder {
 pub struct Comparison {
     /// Members that were compared.
     pub members: u32,
-    /// Seconds of a step of all: expected where it is to be taken up, measured where it is given up.
+    /// Seconds of a step of all: expected where it is to be taken up, measured where it is given up. Finite and not negative,
+    /// as the other two.
     pub together: f32,
     /// Seconds of a step of one alone, their harmonic mean.
     pub alone: f32,
@@ -77,9 +78,11 @@ pub struct Comparison {
 }
 
 impl SchemeOrder {
-    /// Whether its number is in its range.
+    /// Whether its numbers are in their ranges.
     pub(crate) fn is_sound(&self) -> bool {
-        self.serial < SERIAL_MAX
+        let Comparison { members: _, together, alone, worth } = self.reason;
+        let is_amount = |amount: f32| amount.is_finite() && amount >= 0.0;
+        self.serial < SERIAL_MAX && [together, alone, worth].into_iter().all(is_amount)
     }
 
     /// The larger one holds.

@@ -200,10 +200,10 @@ impl Collective {
             return self.stall(now);
         }
         let with_it = || here().filter(|(_, said)| said.version == Some(version));
+        let Some(epoch) = Epoch::after(latest.epoch.number, self.me) else { return self.stall(now) };
         let digest = most_common(with_it().map(|(_, said)| said.digest));
         let is_current = |said: &Stalled| said.digest == digest || said.digest == 0 || digest == 0;
         let current: Members = with_it().filter(|(_, said)| is_current(said)).map(|(peer, _)| peer).collect();
-        let epoch = Epoch { number: latest.epoch.number + 1, leader: self.me };
         self.announce(now, Announced { epoch, members: present, version, current });
     }
 
@@ -215,11 +215,11 @@ impl Collective {
         }
         let believed = self.believed();
         self.outside.retain(|_, (heard, _)| now.saturating_since(*heard) <= believed);
-        let number = self.outside.values().map(|(_, number)| *number).max().unwrap_or(0).max(self.epoch.number) + 1;
+        let latest = self.outside.values().map(|(_, number)| *number).max().unwrap_or(0).max(self.epoch.number);
+        let Some(epoch) = Epoch::after(latest, self.me) else { return };
         let back: Members = self.outside.keys().copied().collect();
         self.outside.clear();
         if !back.is_empty() {
-            let epoch = Epoch { number, leader: self.me };
             let stay = if self.is_over { [self.me].into_iter().collect() } else { self.members.without(&back) };
             let (members, current) = (stay.union(&back), stay);
             self.announce(now, Announced { epoch, members, version: self.version, current });

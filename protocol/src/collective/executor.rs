@@ -176,8 +176,12 @@ impl Collective {
         }
     }
 
-    /// The owner takes no part for now, and says nothing; [`state_lost`](Self::state_lost) is the way back.
+    /// The owner takes no part for now, and says nothing; [`state_lost`](Self::state_lost) is the way back. Once its work is over
+    /// nothing changes: it takes part in nothing, and others may need its state.
     pub fn pause(&mut self) {
+        if self.is_over {
+            return;
+        }
         (self.members, self.seeks, self.deferred) = (Members::default(), true, None);
         (self.has_contribution, self.is_contributing, self.idle_since) = (false, false, None);
         self.phase = Phase::Stalled(Stall::begin(Time::MAX, Time::MAX));

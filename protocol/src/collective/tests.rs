@@ -6,8 +6,9 @@ mod world;
 use std::time::Duration;
 
 use super::*;
+use crate::Time;
 use crate::random::{RngExt, stream};
-use world::{Place, Sabotage, World};
+use world::{Place, Sabotage, World, id};
 
 const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -231,4 +232,56 @@ fn sabotage_is_found() {
     let before = world.finished(0);
     world.run(seconds(60));
     assert!(world.finished(0) <= before + 1, "without a deadline nobody goes on");
+}
+
+/// Somebody may use the numbers up. It is nobody's offence then to announce one more: nobody does.
+#[test]
+fn where_the_numbers_of_epochs_are_used_up_nobody_announces_one() {
+    let now = Time::from_start(seconds(1));
+    let are_words_sound = |one: &mut Collective| {
+        let orders = std::iter::from_fn(|| one.poll_order());
+        let words = orders.filter_map(|order| if let Order::Say { word, .. } = order { Some(word) } else { None });
+        words.collect::<Vec<_>>().iter().all(Word::is_sound)
+    };
+    for split in [Split::Quorum, Split::EachGoesOn] {
+        let timeouts = Timeouts { split, listening: Some(seconds(1)), ..Timeouts::default() };
+        let both: Members = [0, 1].into_iter().map(id).collect();
+        let mut one = Collective::new(Shape::Ring, id(0), Beginning::Together(both.clone()), timeouts);
+        let (epoch, version) = (Epoch { number: EPOCH_NUMBER_MAX - 1, leader: id(1) }, one.version());
+        let announced = Announced { epoch, members: both.clone(), version, current: both.clone() };
+        one.word_received(now, id(1), Word::Announced(announced));
+        assert_eq!(one.epoch(), epoch);
+        let said = Stalled { epoch, members: both.clone(), version: Some(version), digest: 0, reaches: both };
+        one.word_received(now, id(1), Word::Stalled(said));
+        one.time_passed(one.next_deadline().expect("it stands still"));
+        assert!(one.is_stalled() && are_words_sound(&mut one), "{split:?}: who stands still");
+        let alone: Members = [id(0)].into_iter().collect();
+        let mut one = Collective::new(Shape::Ring, id(0), Beginning::Together(alone.clone()), timeouts);
+        one.peer_connected(id(2));
+        let epoch = Epoch { leader: id(0), ..epoch };
+        let announced = Announced { epoch, members: alone.clone(), version: one.version(), current: alone };
+        one.word_received(now, id(2), Word::Announced(announced));
+        let reaches = [0, 2].into_iter().map(id).collect();
+        let said = Stalled { epoch, members: Members::default(), version: None, digest: 0, reaches };
+        one.word_received(now, id(2), Word::Stalled(said));
+        one.contributed(now, 0, 1);
+        assert_eq!((one.version().operations, one.members().len()), (1, 1));
+        assert!(are_words_sound(&mut one), "{split:?}: who has finished an operation");
+    }
+}
+
+#[test]
+fn a_member_that_rests_after_its_end_still_gives_its_state_to_who_is_behind() {
+    let both: Members = [0, 1].into_iter().map(id).collect();
+    let mut one = Collective::new(Shape::Ring, id(0), Beginning::Together(both.clone()), Timeouts::default());
+    let now = Time::from_start(seconds(1));
+    one.end(now);
+    let until = one.next_deadline();
+    one.pause();
+    one.state_lost(now);
+    assert_eq!((one.is_stalled(), one.next_deadline(), one.is_needed(now)), (false, until, true));
+    let said = Stalled { epoch: one.epoch(), members: Members::default(), version: None, digest: 0, reaches: both };
+    one.word_received(now, id(1), Word::Stalled(said));
+    let is_given = |order: Order| matches!(order, Order::GiveState { to, .. } if to == id(1));
+    assert!(std::iter::from_fn(|| one.poll_order()).any(is_given));
 }

@@ -198,7 +198,12 @@ impl Averaging {
 
     /// The time in which a node starts one exchange; 0 before it is known.
     fn round_seconds(&self) -> f64 {
-        self.cadence.interval() * self.step_time.seconds()
+        self.round_steps() * self.step_time.seconds()
+    }
+
+    /// Own steps in which a node starts one exchange: who holds few fragments has few rounds.
+    pub(super) fn round_steps(&self) -> f64 {
+        self.cadence.interval() * self.turns.rounds_apart()
     }
 
     /// What partners have said of that counts no more.
@@ -376,7 +381,7 @@ impl Averaging {
     /// Whether the distance has a reason: the two were apart. The first exchange after a split is told.
     fn meet(&mut self, merged: &Merged, terms: &Terms, partner: PeerId, out: &mut Outbox) -> bool {
         let steps = self.training.steps.saturating_sub(self.last_merge_steps);
-        let rounds = steps as f64 / self.cadence.interval();
+        let rounds = steps as f64 / self.round_steps();
         let Meeting { first_after, is_excused } = self.reunions.on_merge(out.now(), partner, merged.distance, rounds);
         if let Some(away) = first_after {
             let (distance, partner_share) = (merged.distance, terms.partner_share);
@@ -420,14 +425,15 @@ impl Averaging {
         }
     }
 
-    /// What the exchange adds to the swarm progress, in steps: all fragments that the two share together the difference.
+    /// What the exchange adds to the swarm progress, in steps: all fragments that the two share together the difference. What is
+    /// left of it for one fragment is within the limit of one exchange.
     fn progress_shift(&self, terms: &Terms, partner: Holding, trust: f64) -> f64 {
         if terms.part.vector == Vector::Momentum {
             return 0.0;
         }
         let limit = PROGRESS_SHIFT_INTERVALS * self.cadence.interval() * trust;
         let fragments = f64::from(self.turns.shared_count(partner));
-        terms.factor * terms.progress_difference.clamp(-limit, limit) / fragments
+        terms.factor * (terms.progress_difference / fragments).clamp(-limit, limit)
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Pairwise {
     averaging: Averaging,
     starter: Starter,
     responder: Responder,
-    /// Whose exchange was merged here last, until somebody asks.
+    /// Whose exchange has moved the model here last, until somebody asks. None from before the end of training.
     answered: Option<PeerId>,
 }
 
@@ -200,9 +200,11 @@ impl Pairwise {
                 .on_encoded(peer, number, result, averaging, out)
                 .map_err(|what| Unfit::Partner(peer, what)),
             (Purpose::ResponderMerge(peer, number), Reply::Merge(result)) => {
-                self.answered = Some(peer);
                 let merged = self.responder.on_merged(peer, number, result, (averaging, reputation), out);
-                merged.map_err(|what| Unfit::Partner(peer, what))
+                if merged.map_err(|what| Unfit::Partner(peer, what))? {
+                    self.answered = Some(peer);
+                }
+                Ok(())
             }
             (Purpose::Correction { part: _, snapshot_steps }, Reply::Applied(report)) => {
                 let steps = report.steps.saturating_sub(snapshot_steps);
@@ -277,13 +279,13 @@ impl Pairwise {
 
     /// Own training is over: only final exchanges are still to come.
     pub(crate) fn on_training_over(&mut self) {
+        self.answered = None;
         self.averaging.on_training_over();
     }
 
     /// The next round is due an interval from now.
     pub(crate) fn schedule(&mut self) {
-        let Averaging { training, cadence, turns, .. } = &self.averaging;
-        self.starter.schedule(training.steps, cadence.interval() * turns.rounds_apart());
+        self.starter.schedule(self.averaging.training.steps, self.averaging.round_steps());
     }
 
     /// Begins a round whatever the interval says: when the last steps are to be shared.
@@ -347,7 +349,7 @@ impl Pairwise {
         self.starter.start(now, (part, Way::Probe), (&self.averaging, reputation), checkers, out)
     }
 
-    /// Whether the last exchange of another member that was merged here was this one's, and nobody has asked since.
+    /// Whether the last exchange of another member that has moved the model here was this one's, and nobody has asked since.
     pub(crate) fn take_answered(&mut self, peer: PeerId) -> bool {
         self.answered.take() == Some(peer)
     }

@@ -15,7 +15,7 @@ use crate::misbehaviour::Misbehaviour;
 use crate::notice::ExchangeFailure;
 use crate::numerics::{CodeWidth, Encoded, MergeRole, Merged, Reference};
 use crate::outbox::{Outbox, Purpose};
-use crate::part::Selection;
+use crate::part::{Selection, Vector};
 use crate::peer::PeerId;
 use crate::reputation::Reputation;
 use crate::time::Time;
@@ -296,6 +296,7 @@ impl Responder {
         }
     }
 
+    /// Returns whether it has moved the model.
     pub(crate) fn on_merged(
         &mut self,
         peer: PeerId,
@@ -303,11 +304,9 @@ impl Responder {
         result: Result<Merged, Misbehaviour>,
         (averaging, reputation): (&mut Averaging, &mut Reputation),
         out: &mut Outbox,
-    ) -> Result<(), Misbehaviour> {
-        let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
-            return Ok(());
-        };
-        let Stage::Merging(about) = incoming.stage else { return Ok(()) };
+    ) -> Result<bool, Misbehaviour> {
+        let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else { return Ok(false) };
+        let Stage::Merging(about) = incoming.stage else { return Ok(false) };
         let merged = match result {
             Ok(merged) => merged,
             Err(misbehaviour) => {
@@ -315,6 +314,7 @@ impl Responder {
                 return Err(misbehaviour);
             }
         };
+        let moves_model = !incoming.terms.is_probe() && incoming.terms.part.vector == Vector::Model;
         averaging.complete(&merged, &incoming.terms, about, reputation, out);
         averaging.counters.completed_as_responder += u64::from(!incoming.terms.is_probe());
         incoming.stage = Stage::Answered;
@@ -322,7 +322,7 @@ impl Responder {
         incoming.news = Some(Outbound::new(peer, header, Payload::default(), out));
         incoming.forget_arrived();
         self.trim_reply_cache();
-        Ok(())
+        Ok(moves_model)
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {

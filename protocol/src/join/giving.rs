@@ -110,6 +110,7 @@ impl Giving {
         if let Some(given) = self.joiners.get_mut(&peer).filter(|given| given.request == request) {
             // Repeated while it is being served, or somebody else sends the rest.
             given.unsent.end = given.unsent.end.min(chunks.first + chunks.count).max(given.unsent.start);
+            self.free_place(peer, false, out);
             return Ok(());
         }
         let is_full = self.joiners.len() >= STATE_TRANSFERS_MAX && !self.joiners.contains_key(&peer);
@@ -124,6 +125,7 @@ impl Giving {
         self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, has_failed: false, sent });
         if !is_waiting {
             self.send_on(now, peer, out);
+            self.free_place(peer, false, out);
         } else {
             self.take_copy(out);
         }
@@ -137,6 +139,7 @@ impl Giving {
         for peer in self.waiting() {
             self.joiners.get_mut(&peer).expect("just listed").is_waiting = false;
             self.send_on(now, peer, out);
+            self.free_place(peer, false, out);
         }
     }
 
@@ -165,11 +168,17 @@ impl Giving {
             given.has_failed = true;
         }
         self.send_on(now, peer, out);
+        self.free_place(peer, finished, out);
+    }
+
+    /// Somebody else may have the place of a joiner to whom nothing is on its way, nor to be sent. `has_arrived`: what was on its
+    /// way last.
+    fn free_place(&mut self, peer: PeerId, has_arrived: bool, out: &mut Outbox) {
         let Some(given) = self.joiners.get(&peer) else { return };
         if given.unsent.is_empty() && given.sent.parts.is_empty() {
             if given.has_failed {
                 refuse(peer, given.request, out);
-            } else if finished {
+            } else if has_arrived {
                 out.notice(Notice::StateSent { peer, chunks: given.chunks.count, of: self.chunking.held_count() });
             }
             self.joiners.remove(&peer);
@@ -231,8 +240,11 @@ impl Giving {
             let chunk = given.unsent.start;
             given.unsent.start += count;
             let values = self.chunking.span(chunk..chunk + count);
-            // A trainer that hands over too little has failed; the joiner asks elsewhere.
-            let Some(payload) = copy.state.slice(4 * values.start..4 * values.end) else { break };
+            let Some(payload) = copy.state.slice(4 * values.start..4 * values.end) else {
+                // A trainer that hands over too little has failed; the joiner asks elsewhere.
+                (given.unsent, given.has_failed) = (0..0, true);
+                break;
+            };
             let (request, progress) = (given.request, copy.progress);
             let header = TransferHeader::State { request, chunk, progress, layout: self.digest };
             let length = self.chunking.length(values.len());
@@ -338,5 +350,38 @@ mod tests {
         giving.on_transfer_ended(now, TransferId(0), true, &mut out);
         giving.on_deadline(giving.next_deadline().expect("nobody is served"));
         assert!(giving.copy.is_none() && giving.next_deadline().is_none());
+    }
+
+    /// A joiner may ask for less and less, and the trainer may hand over too little.
+    #[test]
+    fn whom_nothing_is_to_be_sent_any_more_holds_no_place() {
+        let (mut giving, mut out) = (Giving::new(chunking(16, 2), [0; 32]), Outbox::default());
+        let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
+        let ask = |giving: &mut Giving, out: &mut Outbox, request, first, count| {
+            giving.on_request(now, joiner, (request, Chunks { first, count }), Some(0), out).expect("sound");
+        };
+        ask(&mut giving, &mut out, 0, 5, 1);
+        ask(&mut giving, &mut out, 0, 0, 1);
+        assert!(!giving.is_busy_with(joiner), "nothing is left of what it waits for");
+        ask(&mut giving, &mut out, 1, 0, 8);
+        giving.on_snapshot(now, &Snapshot::from(vec![0.0; 16]), &TrainingReport::default(), &mut out);
+        giving.on_model_replaced(&mut out);
+        let sent = giving.joiners[&joiner].sent.parts.clone();
+        sent.iter().for_each(|(transfer, ..)| giving.on_transfer_ended(now, *transfer, true, &mut out));
+        assert!(giving.is_busy_with(joiner), "it waits for a copy of the new model");
+        ask(&mut giving, &mut out, 1, 0, 1);
+        assert!(!giving.is_busy_with(joiner), "somebody else sends the rest");
+        let refusals = |out: &mut Outbox| {
+            let told = |effect: &Effect| {
+                matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::RefuseState { .. }, .. }))
+            };
+            std::iter::from_fn(|| out.pop()).filter(told).count()
+        };
+        assert_eq!(refusals(&mut out), 0);
+        ask(&mut giving, &mut out, 2, 5, 2);
+        giving.on_snapshot(now, &Snapshot::from(vec![0.0; 4]), &TrainingReport::default(), &mut out);
+        assert_eq!((giving.is_busy_with(joiner), refusals(&mut out)), (false, 1), "the copy is too short");
+        ask(&mut giving, &mut out, 3, 5, 2);
+        assert_eq!((giving.is_busy_with(joiner), refusals(&mut out)), (false, 1), "it still is");
     }
 }

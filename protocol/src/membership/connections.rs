@@ -228,6 +228,13 @@ impl Connections {
         self.members.iter().filter(|(_, connection)| may_be_asked(connection)).map(|(peer, _)| *peer).collect()
     }
 
+    /// When the next one may be asked that may not be now.
+    pub(super) fn next_partner_at(&self, now: Time) -> Option<Time> {
+        let stays = |connection: &&Connection| connection.is_open() && !connection.has_left && connection.is_direct;
+        let waiting = self.members.values().filter(stays).map(|it| it.avoid_until.max(it.suspect_until));
+        waiting.filter(|until| *until > now).min()
+    }
+
     pub(super) fn avoid(&mut self, peer: PeerId, until: Time) {
         if let Some(connection) = self.members.get_mut(&peer) {
             connection.avoid_until = until;

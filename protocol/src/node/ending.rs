@@ -93,11 +93,12 @@ impl Node {
     }
 
     /// A member has connected. Where the run is over, and this node could not settle with all or the member comes back
-    /// from another part of the swarm, the final exchanges begin again.
+    /// from another part of the swarm, the final exchanges begin again, if the two share a fragment.
     pub(super) fn on_member_at_the_end(&mut self, now: Time, peer: PeerId, was_away: bool) {
         self.tell_finish(peer);
         let is_apart = self.synchronous.is_none() && (was_away || self.final_exchanges_left > 0);
-        if self.phase == Phase::Completed && is_apart {
+        let shares = self.pairwise.shares(self.membership.holding(peer));
+        if self.phase == Phase::Completed && is_apart && shares {
             self.settlings = Settlings::default();
             self.begin_settling(now);
         }

@@ -85,9 +85,12 @@ impl Node {
             self.final_exchanges_left = self.final_exchanges_left.saturating_sub(1);
         }
         let is_there = self.membership.partners(now).contains(&partner);
-        let goes_on = self.phase == Phase::Training && !self.is_resting && is_there;
+        // What is copied moves nobody before it is believed.
+        let has_model = self.phase != Phase::Joining && !self.is_copying_anew() && !self.joining.is_checking();
+        let goes_on = self.phase == Phase::Training && has_model && !self.is_resting && is_there;
         self.pairwise.conclude(now, &ended, goes_on, &self.reputation, &mut self.outbox);
-        if matches!(outcome, Outcome::Rejected | Outcome::Unanswered) && self.phase != Phase::Completed {
+        let is_refused = matches!(outcome, Outcome::Rejected | Outcome::Unanswered);
+        if is_refused && has_model && self.phase != Phase::Completed {
             self.start_exchange(now);
         }
     }

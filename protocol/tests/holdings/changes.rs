@@ -293,3 +293,48 @@ fn what_comes_when_the_run_is_over_is_shared_with_those_who_have_it() {
     assert_eq!(proposed(&effects).map(|(partner, propose)| (partner, propose.part)), Some((peer(1), fragment(0))));
     assert!(!is_settling(&node.tell(changed(Holding::of([0])))), "nothing has come to it");
 }
+
+/// What the joiner has copied is trained on by nobody yet, and must move no other model.
+#[test]
+fn a_check_that_is_refused_when_its_copy_is_made_anew_or_the_joiner_leaves_is_followed_by_no_exchange() {
+    for (event, phase) in [(changed(Holding::ALL), Phase::Joining), (Event::LeaveRequested, Phase::Left)] {
+        let (mut joiner, _) = Driven::with(config(Start::FromPeer, Holding::of([0])), PARAMETERS, 0);
+        let layout = *crate::driven::layout(PARAMETERS).digest();
+        let (from, request, chunks) = requests(&joiner.meet(1, Holding::ALL))[0];
+        (2..=3).for_each(|key| drop(joiner.meet(key, Holding::ALL)));
+        let header = TransferHeader::State { request, chunk: chunks.first, progress: 7.0, layout };
+        let payload = Snapshot::from(values(chunks)).to_payload();
+        let effects = joiner.tell(Event::TransferReceived { peer: from, header, payload });
+        let load = effects.iter().find_map(|effect| match effect {
+            Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
+            _ => None,
+        });
+        let (request, report) = (load.expect("all is there"), TrainingReport::default());
+        let effects = joiner.tell(Event::StateLoaded { request, accepted: true, report });
+        let (checker, probe) = proposed(&effects).expect("another member is to check it");
+        assert_eq!(failures(&joiner.tell(event)), [], "the probe is of what is still held");
+        let reject = Reject { exchange: probe.exchange, reason: RejectReason::Busy, retry_after_ms: 300 };
+        let effects = joiner.tell(Event::MessageReceived { peer: checker, message: Message::Reject(reject) });
+        assert_eq!(proposed(&effects), None);
+        assert_eq!(joiner.node.status().phase, phase);
+    }
+}
+
+#[test]
+fn whoever_comes_at_the_end_and_shares_nothing_is_not_settled_with_each_time() {
+    let (mut node, _) = Driven::with(config(Start::WithModel, Holding::of([1])), PARAMETERS, 0);
+    node.tell(Event::TrainingCompleted(TrainingReport { steps: 10, progress: 10.0, ..TrainingReport::default() }));
+    let is_settling = |effect: &&Effect| matches!(effect, Effect::Notice(Notice::Settling));
+    let mut settlings = Vec::new();
+    for _ in 0..4 {
+        let effects = node.meet(1, Holding::of([0]));
+        settlings.push(effects.iter().filter(is_settling).count());
+        if let Some((partner, propose)) = proposed(&effects) {
+            let reject = Reject { exchange: propose.exchange, reason: RejectReason::NotHeld, retry_after_ms: 0 };
+            node.tell(Event::MessageReceived { peer: partner, message: Message::Reject(reject) });
+        }
+        assert_eq!(node.node.status().phase, Phase::Completed);
+        node.tell(Event::PeerDisconnected { peer: peer(1) });
+    }
+    assert_eq!(settlings, [1, 0, 0, 0], "before it has said what it holds it counts as whole");
+}

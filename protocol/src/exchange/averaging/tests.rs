@@ -1,9 +1,10 @@
-//! What a node that holds other fragments than before has learned.
+//! What exchanges teach a node that holds some fragments, or other ones than before.
 
 use super::*;
 use crate::fragments::Fragments;
 use crate::manifest::RunManifest;
-use crate::numerics::{Buffers, EncodeJob, EncodeRole, encode};
+use crate::message::{Accept, Propose};
+use crate::numerics::{Buffers, EncodeJob, EncodeRole, MergeRole, encode, merge};
 use crate::part::Fragment;
 
 fn part(index: u16) -> Part {
@@ -11,9 +12,15 @@ fn part(index: u16) -> Part {
 }
 
 fn averaging() -> Averaging {
-    let gossip = GossipSpec { fragments: 2, ..RunManifest::default().gossip };
-    let turns = Turns::new(&Fragments::equal(1000, 2), Holding::ALL);
-    Averaging::new((gossip, turns), 1000, TrainingReport::default(), None)
+    of_fragments(2, Holding::ALL)
+}
+
+/// Of a model with two blocks in each fragment.
+fn of_fragments(fragments: u16, holding: Holding) -> Averaging {
+    let gossip = GossipSpec { fragments, ..RunManifest::default().gossip };
+    let parameters = 512 * usize::from(fragments);
+    let turns = Turns::new(&Fragments::equal(parameters, fragments), holding);
+    Averaging::new((gossip, turns), parameters, TrainingReport::default(), None)
 }
 
 #[test]
@@ -55,4 +62,64 @@ fn links_of_what_is_given_up_end() {
     averaging.links.keep((partner, Holding::ALL), part(0), reference, (true, true));
     averaging.hold(Holding::of([1]));
     assert_eq!((averaging.links.count(), averaging.links.reference(partner, part(0))), (0, None));
+}
+
+/// The terms of an exchange of a fragment between two who stand at this progress, as its starter and its responder hold them.
+fn terms(part: Part, starter: f64, responder: f64) -> (Terms, Terms) {
+    let standing = |progress| Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress };
+    let standings = (standing(starter), standing(responder));
+    let propose =
+        Propose { exchange: 1, part, nonce: 1, bits: 16, reference: 0, standing: standings.0, deadline_ms: 1000 };
+    let accept = Accept { exchange: 1, starter_share: 0.5, reference: 0, standing: standings.1 };
+    let width = CodeWidth::Sixteen;
+    (Terms::of_starter(&propose, width, &accept), Terms::of_responder(&propose, width, &accept))
+}
+
+/// One makes four times as many steps. In each interval they exchange one fragment.
+#[test]
+fn progress_of_unlike_machines_stays_together_however_many_fragments_there_are() {
+    for count in [1, 4, 16, 64] {
+        let (fast, slow) = (of_fragments(count, Holding::ALL), of_fragments(count, Holding::ALL));
+        let interval = fast.cadence.interval();
+        let (mut ahead, mut behind) = (0.0, 0.0);
+        for round in 0..100 * count {
+            (ahead, behind) = (ahead + 4.0 * interval, behind + interval);
+            let part = fast.turns.part(round % count);
+            let (starters, responders) = terms(part, ahead, behind);
+            let shifts = [(&fast, starters), (&slow, responders)]
+                .map(|(one, terms)| one.progress_shift(&terms, Holding::ALL, 1.0));
+            assert_eq!(shifts[0], -shifts[1], "they agree");
+            (ahead, behind) = (ahead + shifts[0], behind + shifts[1]);
+        }
+        let apart = (ahead - behind) / interval;
+        assert!(apart <= 3.0 * f64::from(count), "{count} fragments: {apart} intervals apart");
+    }
+}
+
+/// What a merge of two equal models finds out.
+fn merged(terms: &(Terms, Terms)) -> Merged {
+    let (snapshot, buffers) = (Snapshot::from(vec![1.0; 256]), Buffers::new());
+    let starters = encode(&snapshot, &terms.0.starter_encodes(None, None), &buffers).expect("its own scales");
+    let job = terms.1.responder_encodes(starters.scales, None);
+    let own = encode(&snapshot, &job, &buffers).expect("the starter's scales");
+    let job = terms.1.merge_job(MergeRole::Responder, 256, own, starters.codes, (0.2, None));
+    merge(&job, &buffers).expect("the starter's codes")
+}
+
+/// A round of one that has one fragment of eight is eight intervals long: that is its usual pace, and excuses nobody.
+#[test]
+fn who_has_few_fragments_judges_others_as_long_as_it_keeps_its_pace() {
+    for (held, rounds) in [(Holding::ALL, 1.0), (Holding::of([0]), 8.0)] {
+        let mut averaging = of_fragments(8, held);
+        averaging.set_step_seconds(0.25);
+        let round = rounds * averaging.cadence.interval();
+        assert_eq!(averaging.round_seconds(), 0.25 * round);
+        let terms = terms(averaging.turns.part(0), 0.0, 0.0);
+        let (merged, partner) = (merged(&terms), PeerId::from_public_key([1; 32]));
+        for (rounds, is_excused) in [(3.0, false), (12.0, true)] {
+            averaging.training.steps = averaging.last_merge_steps + (rounds * round) as u64;
+            let excused = averaging.meet(&merged, &terms.1, partner, &mut Outbox::default());
+            assert_eq!(excused, is_excused, "{rounds} rounds of {round} steps");
+        }
+    }
 }
