@@ -159,10 +159,14 @@ pub const STATE_REQUESTS_REMEMBERED: usize = 32;
 /// this: the parts that are on their way already, twice over (a guess).
 pub const STATE_SHARED_FROM: Duration = Duration::from_secs(8);
 
-/// A donor's copy of its state serves requests for this long: one copy at a time, as large as the state, beside chunks of
-/// the one before that are still on their way. Older ones would be far behind the model (a guess); with a new one for each
+/// A donor's copy of its state, or of [`STATE_COPY_VALUES`] of it, serves requests for this long: one copy for each joiner, beside
+/// chunks of the one before that are still on their way. Older ones would be far behind the model (a guess); with a new one for each
 /// request a joiner waits for a step boundary each time.
 pub const STATE_COPY_KEPT: Duration = Duration::from_secs(3);
+
+/// Values that a donor copies of its state at once: 64 MiB, as many as a request asks for. Training stands still for the time of such a
+/// copy.
+pub const STATE_COPY_VALUES: usize = STATE_CHUNK_VALUES * STATE_CHUNKS_MAX as usize;
 
 /// Nor does it serve requests after so many own steps (a guess): a tiny model takes thousands in three seconds.
 pub const STATE_COPY_STEPS: u64 = 100;

@@ -50,6 +50,13 @@ pub enum Selection {
     /// The state, for joiners: θ, or those fragments of it that the node holds, one after the other. The outer momentum is left
     /// out, for nobody could check a stranger's; it begins anew.
     State,
+    /// Some values of the state, where it is large: `first` to before `end`.
+    Values {
+        /// The first one's place in the state.
+        first: usize,
+        /// Behind the last one's.
+        end: usize,
+    },
     /// All that members of a synchronous run have in common, as a vector that only the trainer reads: the parameters and
     /// the optimizer's moments, or the parameters and the outer momentum.
     Replica,

@@ -70,7 +70,7 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
     findings.extend(line.map(|line| Finding::good("split", line)));
     match take_steps(manifest, &arrangement, settings, MEASURING) {
         Ok((measured, parameters)) => {
-            findings.push(judge_memory(free));
+            findings.push(judge_memory(free, memory_check::copies(manifest, &settings.training, &devices)));
             let Times { step_seconds, tokens_per_second } = measured;
             let what = examples(manifest.prediction());
             let text =
@@ -140,14 +140,18 @@ fn milliseconds(seconds: f64) -> String {
     format!("{:.digits$} ms", 1e3 * seconds)
 }
 
-/// After the steps: their peak is in the process' own record.
-fn judge_memory(free: Option<u64>) -> Finding {
+/// After the steps: their peak is in the process' own record. A daemon that exchanges has copies beside.
+fn judge_memory(free: Option<u64>, copies: u64) -> Finding {
     let (Some(peak), Some(free)) = (peak_memory(), free) else {
         return Finding::good("memory", "this system does not tell how much is free".to_owned());
     };
-    let text = format!("training takes {}, {} are free", human_bytes(peak), human_bytes(free));
-    // Exchanges add a snapshot, codes and a partner's codes: about a third more.
-    if peak + peak / 3 < free {
+    let text = format!(
+        "a daemon takes up to {}, {} are free; training takes {} of it, exchanges and checkpoints the rest",
+        human_bytes(peak + copies),
+        human_bytes(free),
+        human_bytes(peak)
+    );
+    if peak + copies < free {
         Finding::good("memory", text)
     } else {
         Finding::warning("memory", text, format!("it is tight: {}", memory_check::REMEDY))

@@ -29,15 +29,27 @@ pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices
     shortage(manifest, settings, devices).map_or(Ok(()), |shortage| Err(shortage.failure()))
 }
 
+fn estimate(
+    manifest: &RunManifest,
+    settings: &TrainingSettings,
+    devices: &Devices,
+    kernels: Kernels,
+) -> MemoryEstimate {
+    MemoryEstimate::of(manifest, &devices.options(settings), kernels, rayon::current_num_threads())
+}
+
+/// What a daemon holds at most of the machine's memory for exchanges, a checkpoint and a joiner, in bytes: whatever trains.
+pub(crate) fn copies(manifest: &RunManifest, settings: &TrainingSettings, devices: &Devices) -> u64 {
+    let of = |device: &Device| estimate(manifest, settings, devices, Kernels::choose(device, manifest)).copies;
+    devices.all.iter().map(of).max().unwrap_or_default()
+}
+
 /// Where a run does not fit that every device holds all of.
 pub(crate) fn shortage(manifest: &RunManifest, settings: &TrainingSettings, devices: &Devices) -> Option<Shortage> {
-    let (workers, threads) = (devices.on_cpu() as u64, rayon::current_num_threads());
-    let options = devices.options(settings);
-    let estimate = |kernels| MemoryEstimate::of(manifest, &options, kernels, threads);
-    // Copies for exchanges and checkpoints lie in the machine's memory whatever trains.
-    let copies = devices.all.iter().map(|device| estimate(Kernels::choose(device, manifest)).copies).max();
+    let workers = devices.on_cpu() as u64;
+    let estimate = |kernels| estimate(manifest, settings, devices, kernels);
     let own = estimate(Kernels::Fused);
-    let own = MemoryEstimate { copies: copies.unwrap_or(own.copies), ..own };
+    let own = MemoryEstimate { copies: copies(manifest, settings, devices), ..own };
     let times = match workers {
         0 => "; here only copies and process, the rest on the GPUs".to_owned(),
         1 => String::new(),

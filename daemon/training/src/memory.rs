@@ -4,7 +4,7 @@ mod offload;
 
 use std::fmt;
 
-use murmur_protocol::bounds::LINKS_MAX;
+use murmur_protocol::bounds::{LINKS_MAX, STATE_COPY_VALUES};
 use murmur_protocol::manifest::{GossipKind, GossipSpec, ModelSpec, TransformerModel};
 use murmur_protocol::{Fragment, Fragments, ModelLayout, RunManifest, TensorSpec};
 
@@ -154,9 +154,10 @@ impl MemoryEstimate {
         let in_pieces = goes_in_pieces.then(in_pieces).flatten().map(|bytes| bytes as u64 / VALUE);
         let checkpoint = in_pieces.unwrap_or(trained + moments + outer);
         // Snapshots of an exchange that is begun and one that is answered; of both codes, the partner's and the correction, in the
-        // first ones in 16 bits each; and the model that is given to a joiner.
+        // first ones in 16 bits each; and what of the model is given to a joiner, one copy and the one before.
         let fragment = largest_fragment(&manifest.gossip, &layout);
-        let in_pairs = 2 * fragment + 2 * (3 * fragment / 2) + trained + links;
+        let given = 2 * trained.min(STATE_COPY_VALUES as u64);
+        let in_pairs = 2 * fragment + 2 * (3 * fragment / 2) + given + links;
         let averages_gradients = manifest.synchronous.averages_gradients();
         // A contribution and the sum; where models are averaged, the last average.
         let kept = if averages_gradients { 2 * trained } else { 3 * trained };

@@ -112,6 +112,11 @@ impl Chunking {
         span
     }
 
+    /// Values of all that the node holds.
+    pub(crate) fn values(&self) -> usize {
+        self.fragments.iter().filter(|place| place.start.is_some()).map(|place| place.values).sum()
+    }
+
     /// So many values, in chunks.
     pub(crate) fn length(&self, values: usize) -> f64 {
         values as f64 / self.chunk as f64

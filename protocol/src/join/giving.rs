@@ -1,7 +1,7 @@
 //! Giving the model to joiners, a few chunks at a time.
 //!
-//! All joiners are sent one copy of the state, made at a step boundary and kept for a while: a boundary may be a second
-//! away, and one that comes back for the next chunks should not wait for it again. Chunks travel in parts that take about
+//! Joiners are sent a copy of the state, or of what they ask for where it is large, made at a step boundary and kept for a while: a
+//! boundary may be a second away, and one that comes back for the next chunks should not wait for it again. Chunks travel in parts that take about
 //! two seconds each on the joiner's line.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,16 +31,20 @@ pub(crate) struct Giving {
     digest: [u8; 32],
     /// Joiners being served; at most [`STATE_TRANSFERS_MAX`].
     joiners: BTreeMap<PeerId, Given>,
-    /// What they are sent; kept for [`STATE_COPY_KEPT`] where nobody is served.
+    /// The last copy; kept for [`STATE_COPY_KEPT`] where nobody is served.
     copy: Option<Copy>,
-    /// Whether the trainer has been asked for a new one.
-    is_copying: bool,
+    /// Values of the state of which the trainer has been asked for a copy.
+    copying: Option<Range<usize>>,
+    /// As many as are copied at once.
+    copy_values: usize,
 }
 
-/// The state at one step boundary.
-#[derive(Debug)]
+/// Some of the state, or all, at one step boundary.
+#[derive(Clone, Debug)]
 struct Copy {
     state: Payload,
+    /// Which values of it.
+    values: Range<usize>,
     /// Swarm progress, in steps.
     progress: f64,
     taken_at: Time,
@@ -53,6 +57,16 @@ impl Copy {
     fn is_fresh(&self, now: Time, steps: u64) -> bool {
         now < self.taken_at + STATE_COPY_KEPT && steps <= self.steps + STATE_COPY_STEPS
     }
+
+    fn has(&self, values: &Range<usize>) -> bool {
+        self.values.start <= values.start && values.end <= self.values.end
+    }
+
+    /// Those bytes; `None` where the trainer has handed over too little.
+    fn bytes_of(&self, values: &Range<usize>) -> Option<Payload> {
+        let place = |value: usize| Some(4 * value.checked_sub(self.values.start)?);
+        self.state.slice(place(values.start)?..place(values.end)?)
+    }
 }
 
 #[derive(Debug)]
@@ -62,8 +76,8 @@ struct Given {
     chunks: Chunks,
     /// Chunks that are still to be sent.
     unsent: Range<u32>,
-    /// Whether they are to be of the next copy.
-    is_waiting: bool,
+    /// What they are of; `None` while they are to be of a new copy.
+    source: Option<Copy>,
     /// Whether a part did not get through: nothing follows it.
     has_failed: bool,
     sent: Sent,
@@ -80,10 +94,17 @@ struct Sent {
     size: PartSize,
 }
 
+impl Given {
+    fn is_waiting(&self) -> bool {
+        self.source.is_none() && !self.unsent.is_empty()
+    }
+}
+
 impl Giving {
     /// `digest`: of the model's layout.
     pub(crate) fn new(chunking: Chunking, digest: [u8; 32]) -> Giving {
-        Giving { chunking, digest, joiners: BTreeMap::new(), copy: None, is_copying: false }
+        let (joiners, copy_values) = (BTreeMap::new(), STATE_COPY_VALUES);
+        Giving { chunking, digest, joiners, copy: None, copying: None, copy_values }
     }
 
     pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
@@ -120,37 +141,38 @@ impl Giving {
         };
         // What was asked for before and is not on its way yet, nobody waits for any more.
         let sent = self.joiners.remove(&peer).map(|given| given.sent).unwrap_or_default();
-        let is_waiting = self.copy.as_ref().is_none_or(|copy| !copy.is_fresh(now, steps));
         let unsent = chunks.first..chunks.first + chunks.count;
-        self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, has_failed: false, sent });
-        if !is_waiting {
-            self.send_on(now, peer, out);
-            self.free_place(peer, false, out);
-        } else {
-            self.take_copy(out);
-        }
+        let values = self.chunking.span(unsent.clone());
+        let source = self.copy.clone().filter(|copy| copy.is_fresh(now, steps) && copy.has(&values));
+        self.joiners.insert(peer, Given { request, chunks, unsent, source, has_failed: false, sent });
+        self.send_on(now, peer, out);
+        self.free_place(peer, false, out);
+        self.take_copy(out);
         Ok(())
     }
 
     pub(crate) fn on_snapshot(&mut self, now: Time, snapshot: &Snapshot, report: &TrainingReport, out: &mut Outbox) {
         let TrainingReport { progress, steps, .. } = *report;
-        self.is_copying = false;
-        self.copy = Some(Copy { state: snapshot.to_payload(), progress, taken_at: now, steps });
+        let Some(values) = self.copying.take() else { return };
+        let copy = Copy { state: snapshot.to_payload(), values, progress, taken_at: now, steps };
         for peer in self.waiting() {
-            self.joiners.get_mut(&peer).expect("just listed").is_waiting = false;
+            let given = self.joiners.get_mut(&peer).expect("just listed");
+            given.source = Some(&copy).filter(|copy| copy.has(&self.chunking.span(given.unsent.clone()))).cloned();
             self.send_on(now, peer, out);
             self.free_place(peer, false, out);
         }
+        self.copy = Some(copy);
+        self.take_copy(out);
     }
 
     /// The trainer could not make a copy; who waits for it asks again.
     pub(crate) fn on_snapshot_failed(&mut self) {
-        self.is_copying = false;
+        self.copying = None;
         self.waiting().iter().for_each(|peer| self.give_up(*peer));
     }
 
     fn waiting(&self) -> Vec<PeerId> {
-        self.joiners.iter().filter(|(_, given)| given.is_waiting).map(|(peer, _)| *peer).collect()
+        self.joiners.iter().filter(|(_, given)| given.is_waiting()).map(|(peer, _)| *peer).collect()
     }
 
     pub(crate) fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool, out: &mut Outbox) {
@@ -162,7 +184,7 @@ impl Giving {
             given.sent.size.on_confirmed(chunks, now - began.max(given.sent.confirmed_at));
             given.sent.confirmed_at = now;
         }
-        if !finished && !given.is_waiting {
+        if !finished && !given.is_waiting() {
             // The joiner is told when nothing is on its way any more, and asks elsewhere for all that is missing.
             given.unsent = 0..0;
             given.has_failed = true;
@@ -193,19 +215,21 @@ impl Giving {
     /// The node has another model now: what is still to be sent is of a new copy.
     pub(crate) fn on_model_replaced(&mut self, out: &mut Outbox) {
         self.copy = None;
-        self.joiners.values_mut().for_each(|given| given.is_waiting |= !given.unsent.is_empty());
-        if self.joiners.values().any(|given| given.is_waiting) {
-            self.take_copy(out);
-        }
+        self.joiners.values_mut().for_each(|given| given.source = None);
+        self.take_copy(out);
     }
 
     /// The node holds other fragments of the model now. Whoever is being served asks elsewhere for what is not on its way: it is
     /// told so, with what is on its way at last.
     pub(crate) fn on_holding_changed(&mut self, holding: Holding, out: &mut Outbox) {
+        let all = 0..self.chunking.values();
         self.chunking.hold(holding);
         self.copy = None;
+        // A copy of all that is under way is of what is held now, and one of some values is nobody's.
+        let now = |copying| if copying == all { 0..self.chunking.values() } else { 0..0 };
+        self.copying = self.copying.take().map(now);
         self.joiners.retain(|joiner, given| {
-            (given.unsent, given.is_waiting, given.has_failed) = (0..0, false, true);
+            (given.unsent, given.source, given.has_failed) = (0..0, None, true);
             let is_under_way = !given.sent.parts.is_empty();
             if !is_under_way {
                 refuse(*joiner, given.request, out);
@@ -214,12 +238,21 @@ impl Giving {
         });
     }
 
+    /// Has what the first of those who wait asks for copied, and what follows, unless something is being copied.
     fn take_copy(&mut self, out: &mut Outbox) {
-        if !self.is_copying {
-            self.is_copying = true;
-            let selection = Selection::State;
-            out.request(Purpose::StateSnapshot, |request| TrainerOrder::TakeSnapshot { request, selection });
-        }
+        let Some(given) = self.joiners.values().find(|given| given.is_waiting()).filter(|_| self.copying.is_none())
+        else {
+            return;
+        };
+        let (asked, all) = (self.chunking.span(given.unsent.clone()), self.chunking.values());
+        let end = all.min(asked.end.max(asked.start + self.copy_values));
+        let values = if all <= self.copy_values { 0..all } else { asked.start..end };
+        let selection = match values == (0..all) {
+            true => Selection::State,
+            false => Selection::Values { first: values.start, end: values.end },
+        };
+        self.copying = Some(values);
+        out.request(Purpose::StateSnapshot, |request| TrainerOrder::TakeSnapshot { request, selection });
     }
 
     /// When the copy is dropped, where nobody is being served.
@@ -234,13 +267,14 @@ impl Giving {
     }
 
     fn send_on(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
-        let (Some(given), Some(copy)) = (self.joiners.get_mut(&peer), &self.copy) else { return };
-        while given.sent.parts.len() < STATE_PARTS_SENT_MAX && !given.is_waiting && !given.unsent.is_empty() {
+        let Some(given) = self.joiners.get_mut(&peer) else { return };
+        let Some(copy) = &given.source else { return };
+        while given.sent.parts.len() < STATE_PARTS_SENT_MAX && !given.unsent.is_empty() {
             let count = given.sent.size.chunks().min(given.unsent.end - given.unsent.start);
             let chunk = given.unsent.start;
             given.unsent.start += count;
             let values = self.chunking.span(chunk..chunk + count);
-            let Some(payload) = copy.state.slice(4 * values.start..4 * values.end) else {
+            let Some(payload) = copy.bytes_of(&values) else {
                 // A trainer that hands over too little has failed; the joiner asks elsewhere.
                 (given.unsent, given.has_failed) = (0..0, true);
                 break;
@@ -279,7 +313,7 @@ mod tests {
         giving.on_model_replaced(&mut out);
         while out.pop().is_some() {}
         giving.on_transfer_ended(now, TransferId(0), true, &mut out);
-        assert!(out.is_empty() && giving.is_copying, "a copy of the new model is awaited");
+        assert!(out.is_empty() && giving.copying.is_some(), "a copy of the new model is awaited");
         giving.on_snapshot(now, &Snapshot::from(vec![1.0; 8]), &TrainingReport::default(), &mut out);
         assert!(matches!(out.pop(), Some(Effect::Network(NetworkOrder::StartTransfer { .. }))));
     }
@@ -383,5 +417,65 @@ mod tests {
         assert_eq!((giving.is_busy_with(joiner), refusals(&mut out)), (false, 1), "the copy is too short");
         ask(&mut giving, &mut out, 3, 5, 2);
         assert_eq!((giving.is_busy_with(joiner), refusals(&mut out)), (false, 1), "it still is");
+    }
+
+    /// Of a large state each joiner is sent a copy of what it asks for.
+    #[test]
+    fn of_a_large_state_as_much_is_copied_as_is_asked_for() {
+        let (mut giving, mut out) = (Giving::new(chunking(16, 2), [0; 32]), Outbox::default());
+        giving.copy_values = 6;
+        let (joiner, other) = (PeerId::from_public_key([1; 32]), PeerId::from_public_key([2; 32]));
+        let model: Vec<f32> = (0..16).map(|value| value as f32).collect();
+        let now = Time::ZERO;
+        let asked = |giving: &mut Giving, out: &mut Outbox, peer, request, first, count| {
+            giving.on_request(now, peer, (request, Chunks { first, count }), Some(0), out).expect("sound");
+        };
+        let happened = |out: &mut Outbox| {
+            let mut said = Vec::new();
+            while let Some(effect) = out.pop() {
+                match effect {
+                    Effect::Trainer(TrainerOrder::TakeSnapshot { selection, .. }) => {
+                        said.push(format!("{selection:?}"))
+                    }
+                    Effect::Network(NetworkOrder::StartTransfer { header, payload, .. }) => {
+                        let TransferHeader::State { chunk, .. } = header else { panic!("{header:?}") };
+                        let values = Snapshot::from_payload(&payload, payload.len() / 4).expect("finite");
+                        assert_eq!(values.values()[0], 2.0 * chunk as f32, "the values are those of the chunks");
+                        said.push(format!("{chunk}: {}", values.values().len()));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            said
+        };
+        let take = |giving: &mut Giving, out: &mut Outbox, values: Range<usize>| {
+            giving.on_snapshot(now, &Snapshot::from(model[values].to_vec()), &TrainingReport::default(), out);
+        };
+        asked(&mut giving, &mut out, joiner, 0, 1, 1);
+        asked(&mut giving, &mut out, other, 0, 6, 2);
+        assert_eq!(happened(&mut out), ["Values { first: 2, end: 8 }"], "one at a time");
+        take(&mut giving, &mut out, 2..8);
+        assert_eq!(happened(&mut out), ["1: 2", "Values { first: 12, end: 16 }"], "the other one waits for its own");
+        take(&mut giving, &mut out, 12..16);
+        assert_eq!(happened(&mut out), ["6: 2", "7: 2"]);
+        asked(&mut giving, &mut out, joiner, 1, 7, 1);
+        assert_eq!(happened(&mut out), ["7: 2"], "the last copy has it");
+        asked(&mut giving, &mut out, joiner, 2, 0, 8);
+        assert_eq!(happened(&mut out), ["State"], "who asks for all is sent all");
+        take(&mut giving, &mut out, 0..16);
+        happened(&mut out);
+        giving.joiners.clear();
+        giving.on_model_replaced(&mut out);
+        asked(&mut giving, &mut out, joiner, 3, 2, 1);
+        assert_eq!(happened(&mut out), ["Values { first: 4, end: 10 }"]);
+        giving.joiners.clear();
+        giving.on_holding_changed(Holding::ALL, &mut out);
+        asked(&mut giving, &mut out, joiner, 4, 2, 1);
+        take(&mut giving, &mut out, 4..10);
+        assert_eq!(
+            happened(&mut out),
+            ["Values { first: 4, end: 10 }"],
+            "what was copied of another holding is nobody's"
+        );
     }
 }

@@ -247,6 +247,7 @@ impl World {
                 let member = &self.members[index];
                 let values = match selection {
                     Selection::Part(part) => member.model[member.fragments.range(part.fragment)].to_vec(),
+                    Selection::Values { first, end } => member.model[first..end].to_vec(),
                     Selection::State | Selection::Replica => member.model.clone(),
                 };
                 Event::SnapshotTaken { request, snapshot: values.into(), report }

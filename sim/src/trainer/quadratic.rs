@@ -94,6 +94,7 @@ impl Quadratic {
                 vector[self.fragments.range(fragment)].to_vec()
             }
             Selection::State => gathered(&self.values, &self.held),
+            Selection::Values { first, end } => gathered(&self.values, &self.held)[first..end].to_vec(),
             Selection::Replica => self.values.clone(),
         })
     }

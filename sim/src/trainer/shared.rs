@@ -66,11 +66,15 @@ impl Learner for Shared {
     }
 
     fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError> {
-        let taken = self.team.inside().learner.snapshot(selection)?;
-        if selection != Selection::State {
-            return Ok(taken);
-        }
-        Ok(Taken { values: Snapshot::from(gathered(taken.values.values(), &self.held)), ..taken })
+        let learner = &mut self.team.inside().learner;
+        let (first, end) = match selection {
+            Selection::State => (0, usize::MAX),
+            Selection::Values { first, end } => (first, end),
+            Selection::Part(_) | Selection::Replica => return learner.snapshot(selection),
+        };
+        let taken = learner.snapshot(Selection::State)?;
+        let held = gathered(taken.values.values(), &self.held);
+        Ok(Taken { values: Snapshot::from(held[first..end.min(held.len())].to_vec()), ..taken })
     }
 
     fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {

@@ -1,5 +1,6 @@
 //! An engine of a captain: other machines hold a part of its model.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use murmur_protocol::{Holding, RunManifest};
@@ -62,7 +63,7 @@ impl Engine {
     }
 
     /// What of the whole model is exchanged from here, one stretch behind the other.
-    pub(super) fn of_held(&self, values: Vec<f32>) -> Vec<f32> {
+    pub(super) fn of_held<'a>(&self, values: Cow<'a, [f32]>) -> Cow<'a, [f32]> {
         if self.holding().is_all() {
             return values;
         }

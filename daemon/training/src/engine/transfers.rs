@@ -97,8 +97,9 @@ impl Engine {
                 let taken = taken(&mut self.local_progress, &mut self.last_copy, &values, range);
                 Taken { local_progress: self.of_all(taken.local_progress), ..taken }
             }
+            Selection::Values { first, end } => taken_of(&self.of_held(values), first..end)?,
             Selection::State | Selection::Replica => {
-                Taken { values: Snapshot::from(self.of_held(values.into_owned())), local_progress: 0.0 }
+                Taken { values: Snapshot::from(self.of_held(values).into_owned()), local_progress: 0.0 }
             }
         };
         Ok(SnapshotUnderWay(Copying::Here(taken)))
@@ -119,6 +120,7 @@ impl Engine {
                 let range = self.fragments.range(part.fragment);
                 taken(&mut self.local_progress, &mut self.last_copy, &values, range)
             }
+            Selection::Values { first, end } => taken_of(&values, first..end)?,
             Selection::State | Selection::Replica => Taken { values: Snapshot::from(values), local_progress: 0.0 },
         })
     }
@@ -185,6 +187,13 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Some values of a state.
+fn taken_of(state: &[f32], values: Range<usize>) -> Result<Taken, TrainingError> {
+    let (expected, actual) = (values.end, state.len());
+    let values = state.get(values).ok_or(TrainingError::WrongLength { what: "the state", expected, actual })?;
+    Ok(Taken { values: Snapshot::from(values.to_vec()), local_progress: 0.0 })
 }
 
 /// Longer copies are not kept for their memory: 64 MiB that a member holds between exchanges.

@@ -134,6 +134,7 @@ impl LentMember {
                 values = values[range].to_vec();
             }
             Selection::State => {}
+            Selection::Values { first, end } => values = values.get(first..end)?.to_vec(),
             Selection::Replica => return None,
         }
         Some(Event::SnapshotTaken { request, snapshot: Snapshot::from(values), report })
