@@ -132,6 +132,27 @@ async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the
     member.trainer.finish(false).expect("it ends");
 }
 
+#[tokio::test]
+async fn its_speed_is_that_of_all_who_wait_for_each_other() {
+    let (mut member, _, _folder) = new_member(None, None);
+    member.trainer.try_order(TrainerOrder::Begin).expect("room");
+    let wait = std::time::Duration::from_millis(300);
+    for step in 1..=3 {
+        let sum = member.contribution().await;
+        // The slowest member's is not here yet.
+        tokio::time::sleep(wait).await;
+        let progress = f64::from(step);
+        member.trainer.try_order(TrainerOrder::TakeUp { sum, members: 1, progress }).expect("room");
+    }
+    member.contribution().await;
+    let view = member.trainer.view().borrow().clone();
+    assert!(view.steps == 3 && view.step_seconds >= wait.as_secs_f64(), "{view:?}");
+    let told = view.tokens_per_second * view.step_seconds;
+    let batch = RunManifest::default().optimizer.batch_sequences * 16;
+    assert!((told - f64::from(batch)).abs() < 1.0, "{told} of {batch}");
+    member.trainer.finish(false).expect("it ends");
+}
+
 /// Nobody is left to take more of its own steps with.
 #[tokio::test]
 async fn who_came_late_ends_with_its_run_whatever_own_steps_it_was_given() {
