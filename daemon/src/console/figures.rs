@@ -30,7 +30,12 @@ pub(crate) fn count(number: u64) -> String {
 
 /// A count of things, such as "1 peer" or "3 peers".
 pub(crate) fn counted(number: u64, thing: &str) -> String {
-    format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+    let ending = match number {
+        1 => "",
+        _ if thing.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {thing}{ending}", count(number))
 }
 
 /// What a model that predicts this (a "byte", a "token", an "image" or a "row") is trained on, in the plural.
