@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use murmur::drivers::{Trainer, TrainerSettings};
 use murmur::store::CheckpointWriter;
 use murmur_protocol::manifest::{SynchronousSpec, Topology, TransformerModel};
+use murmur_protocol::scheme::Scheme;
 use murmur_protocol::{Event, RequestId, RunManifest, Snapshot, TrainerOrder};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
@@ -135,6 +136,8 @@ async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the
 #[tokio::test]
 async fn its_speed_is_that_of_all_who_wait_for_each_other() {
     let (mut member, _, _folder) = new_member(None, None);
+    // From the beginning: else it would step by itself until it is asked.
+    member.trainer.try_order(TrainerOrder::Average(Scheme::AllReduce)).expect("room");
     member.trainer.try_order(TrainerOrder::Begin).expect("room");
     let wait = std::time::Duration::from_millis(300);
     for step in 1..=3 {

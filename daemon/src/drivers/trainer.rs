@@ -406,7 +406,8 @@ impl TrainerThread {
 
     /// A step has been taken, that took so long with the pause before it; while all average at once, also what it waited for them.
     fn count_step(&mut self, seconds: f64, tokens: usize) {
-        let seconds = self.member.as_ref().map_or(seconds, |member| member.step_seconds(seconds));
+        let seconds =
+            self.member.as_ref().map_or(seconds, |member| member.step_seconds(seconds, self.view.step_seconds));
         self.view.steps = self.engine.steps();
         tracing::trace!(seconds, "step {}", self.view.steps);
         let first = self.view.step_seconds == 0.0;

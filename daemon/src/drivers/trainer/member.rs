@@ -9,6 +9,9 @@ use murmur_training::TrainingError;
 
 use super::{Stage, TrainerThread, blend};
 
+/// A step counts as so many usual ones at most: hours of rest would be the pace of hundreds of steps after them.
+const AVERAGES_MAX: f64 = 10.0;
+
 /// Where a trainer stands between two averages.
 #[derive(Debug)]
 pub(super) struct Member {
@@ -69,9 +72,10 @@ impl Member {
         self.step_since = Some(Instant::now());
     }
 
-    /// What a step has taken with all that it waited for, where it took so long by itself.
-    pub(super) fn step_seconds(&self, alone: f64) -> f64 {
-        self.step_since.map_or(alone, |since| since.elapsed().as_secs_f64().max(alone))
+    /// What a step has taken with all that it waited for, where it took so long by itself, and steps of late took that `average`.
+    pub(super) fn step_seconds(&self, alone: f64, average: f64) -> f64 {
+        let most = if average > 0.0 { AVERAGES_MAX * average } else { f64::INFINITY };
+        self.step_since.map_or(alone, |since| since.elapsed().as_secs_f64().min(most).max(alone))
     }
 
     /// The model is the average of all.
