@@ -125,7 +125,10 @@ fn run_in(
     Swarms { series, twins, trial }: Swarms<'_>,
 ) -> anyhow::Result<Option<Ended>> {
     check_owner(&folder, &manifest)?;
-    if let Some(run) = finished(&folder, options.nodes.into()) {
+    // Programs hear of the same daemons, and have the same summary as before.
+    if options.format == Console::Text
+        && let Some(run) = finished(&folder, options.nodes.into())
+    {
         let (base, tokenizer) = (settings.model.base(), settings.data.tokenizer());
         let given = Given { base, tokenizer, files: &settings.data.files, again: "" };
         options.format.show_finished(&run, &manifest, &folder.join("node-0"), &given);
