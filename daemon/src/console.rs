@@ -37,7 +37,7 @@ pub use reachability::ReachabilityReport;
 pub use screen::{LogLine, has_colours};
 pub(crate) use screen::{note, print_fitted, print_line};
 pub(crate) use terminal::ModelText;
-pub(crate) use words::Words;
+pub use words::Words;
 
 /// How often people are told how it goes.
 const LINE_PERIOD: Duration = Duration::from_secs(10);

@@ -25,15 +25,31 @@ pub fn empty_among(set: impl Iterator<Item = (OsString, OsString)>) -> Vec<OsStr
 
 /// Tells which variables are set that no option of any command below this one reads.
 pub fn tell_unknown_variables(command: &clap::Command) {
+    let typed = typed_command(command, std::env::args_os().skip(1));
     for (name, meant) in unknown_among(command, std::env::vars_os().map(|(name, _)| name)) {
-        let option = name[PREFIX.len()..].to_lowercase().replace('_', "-");
-        if has_option(command, &option) {
-            note(&format!("warning: the environment variable {name} is ignored: --{option} has to be typed"));
-            continue;
-        }
-        let hint = meant.map_or(String::new(), |meant| format!("\nhint: did you mean {meant}?"));
-        note(&format!("warning: the environment variable {name} is ignored: no option has this name{hint}"));
+        note(&format!(
+            "warning: the environment variable {name} is ignored: {}",
+            why_ignored(command, typed, &name, meant)
+        ));
     }
+}
+
+/// Why no option reads a variable, and what to do where this is known of the command that was typed.
+fn why_ignored(all: &clap::Command, typed: &clap::Command, name: &str, meant: Option<String>) -> String {
+    let option = name[PREFIX.len()..].to_lowercase().replace('_', "-");
+    if typed.get_arguments().any(|known| known.get_long() == Some(&option)) {
+        return format!("--{option} has to be typed");
+    }
+    if has_option(all, &option) {
+        return "no option reads it".to_owned();
+    }
+    let hint = meant.map_or(String::new(), |meant| format!("\nhint: did you mean {meant}?"));
+    format!("no option has this name{hint}")
+}
+
+/// The command that words ask for, the innermost one.
+fn typed_command(command: &clap::Command, words: impl Iterator<Item = OsString>) -> &clap::Command {
+    words.fold(command, |command, word| word.to_str().and_then(|word| command.find_subcommand(word)).unwrap_or(command))
 }
 
 /// Tells which variables are set for a daemon of one's own, and do not hold for those of `murmur local`.
@@ -41,9 +57,10 @@ pub(crate) fn tell_what_local_daemons_do_not_hear(command: &clap::Command) {
     let set = std::env::vars_os().map(|(name, _)| name);
     let names = of_own_daemon_alone(command, set);
     if !names.is_empty() {
+        let (hold, them) = if names.len() == 1 { ("does not hold", "it") } else { ("do not hold", "them") };
         let names = names.join(", ");
         note(&format!(
-            "warning: {names} in the environment does not hold for these daemons: `murmur start` and `join` read it"
+            "warning: {names} in the environment {hold} for these daemons: `murmur start` and `join` read {them}"
         ));
     }
 }
@@ -189,6 +206,20 @@ mod tests {
             of_own_daemon_alone(&crate::cli::command(), set.into_iter().map(OsString::from)),
             ["MURMUR_DATA_DIR", "MURMUR_UPLOAD_MBIT"]
         );
+    }
+
+    #[test]
+    fn an_option_is_advised_only_where_the_command_has_it() {
+        let all = crate::cli::command();
+        let said = |words: &[&str], name: &str| {
+            let typed = typed_command(&all, words.iter().map(OsString::from));
+            why_ignored(&all, typed, name, None)
+        };
+        assert_eq!(said(&["block"], "MURMUR_RUN"), "--run has to be typed");
+        assert_eq!(said(&["status", "block"], "MURMUR_RUN"), "no option reads it");
+        assert_eq!(said(&["join"], "MURMUR_TICKET"), "no option reads it");
+        assert_eq!(said(&["sim", "run", "churn"], "MURMUR_SEEDS"), "--seeds has to be typed");
+        assert_eq!(said(&["start"], "MURMUR_COLOUR"), "no option has this name");
     }
 
     #[test]

@@ -36,7 +36,7 @@ use crate::settings::{NodeSettings, as_typed, load_run_manifest};
 use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::store::{Series, remember};
 use child::{Child, Line, Said};
-use folder::{check_owner, new_folder, prepared, prune, remove_unused};
+use folder::{check_owner, finished, new_folder, prepared, prune, remove_unused};
 pub(crate) use hosts::{Hosts, Rates};
 use lender::{Lender, captain_settings};
 use summary::Traffic;
@@ -125,6 +125,15 @@ fn run_in(
     Swarms { series, twins, trial }: Swarms<'_>,
 ) -> anyhow::Result<Option<Ended>> {
     check_owner(&folder, &manifest)?;
+    // Programs hear of the same daemons, and have the same summary as before.
+    if options.format == Console::Text
+        && let Some(run) = finished(&folder, options.nodes.into())
+    {
+        let (base, tokenizer) = (settings.model.base(), settings.data.tokenizer());
+        let given = Given { base, tokenizer, files: &settings.data.files, again: "" };
+        options.format.show_finished(&run, &manifest, &folder.join("node-0"), &given);
+        return Ok(None);
+    }
     let is_new = !folder.exists();
     std::fs::create_dir_all(&folder).map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot write {}: {error}", folder.display()))

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use murmur::console::{LogLine, has_colours};
+use murmur::process::background::IN_BACKGROUND;
 use tracing_subscriber::EnvFilter;
 
 /// Training allocates and frees the same large buffers at every step; the system's allocator gives them back to the
@@ -25,7 +26,9 @@ fn main() -> ExitCode {
         unsafe { std::env::remove_var(empty) };
     }
     let cli = murmur::cli::parse();
-    let log = tracing_subscriber::fmt().with_env_filter(filter(&cli.log)).with_ansi(has_colours());
+    // What goes on in the background writes to a file soon.
+    let is_coloured = has_colours() && std::env::var_os(IN_BACKGROUND).is_none();
+    let log = tracing_subscriber::fmt().with_env_filter(filter(&cli.log)).with_ansi(is_coloured);
     log.with_writer(LogLine::default).init();
     murmur::environment::tell_unknown_variables(&murmur::cli::command());
     match murmur::run(cli.command) {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use murmur::drivers::{Trainer, TrainerSettings};
 use murmur::store::CheckpointWriter;
 use murmur_protocol::manifest::{SynchronousSpec, Topology, TransformerModel};
+use murmur_protocol::scheme::Scheme;
 use murmur_protocol::{Event, RequestId, RunManifest, Snapshot, TrainerOrder};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
@@ -129,6 +130,29 @@ async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the
     for batch in [&first, &second, &third_from_the_beginning] {
         assert_eq!(&Snapshot::from(expected.gradient_of_next_batch().expect("on the CPU").values), batch);
     }
+    member.trainer.finish(false).expect("it ends");
+}
+
+#[tokio::test]
+async fn its_speed_is_that_of_all_who_wait_for_each_other() {
+    let (mut member, _, _folder) = new_member(None, None);
+    // From the beginning: else it would step by itself until it is asked.
+    member.trainer.try_order(TrainerOrder::Average(Scheme::AllReduce)).expect("room");
+    member.trainer.try_order(TrainerOrder::Begin).expect("room");
+    let wait = std::time::Duration::from_millis(300);
+    for step in 1..=3 {
+        let sum = member.contribution().await;
+        // The slowest member's is not here yet.
+        tokio::time::sleep(wait).await;
+        let progress = f64::from(step);
+        member.trainer.try_order(TrainerOrder::TakeUp { sum, members: 1, progress }).expect("room");
+    }
+    member.contribution().await;
+    let view = member.trainer.view().borrow().clone();
+    assert!(view.steps == 3 && view.step_seconds >= wait.as_secs_f64(), "{view:?}");
+    let told = view.tokens_per_second * view.step_seconds;
+    let batch = RunManifest::default().optimizer.batch_sequences * 16;
+    assert!((told - f64::from(batch)).abs() < 1.0, "{told} of {batch}");
     member.trainer.finish(false).expect("it ends");
 }
 

@@ -74,6 +74,26 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
     assert!((0.13..0.8).contains(&bytes), "{summary}");
 }
 
+#[test]
+fn a_local_swarm_that_is_finished_says_so_instead_of_a_table() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let again = || {
+        let mut command = local();
+        command.args(["-n", "2", "--steps", "50", "--directory"]).arg(folder.path().join("swarm")).arg(&run_file);
+        let output = output_of(&mut command);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), errors)
+    };
+    let (table, _) = again();
+    assert!(table.contains("own steps"), "{table}");
+    let (table, said) = again();
+    assert!(table.is_empty(), "nothing was trained: {table}");
+    assert!(said.contains("complete    this run is finished: own 50") && said.contains("validation loss "), "{said}");
+    assert!(said.contains("  murmur sample ") && !said.contains("tokens/s"), "{said}");
+}
+
 /// What the captain's newest report says of its team, and all of the lines.
 fn teams(output: &[u8]) -> Vec<Value> {
     let lines = String::from_utf8_lossy(output).into_owned();

@@ -183,6 +183,56 @@ fn a_disk_without_room_for_a_first_checkpoint_is_refused_before_anything_is_lear
     assert!(!disk.path().join("other/identity.key").exists(), "no half of a key is left behind");
 }
 
+/// The journal of a node as one text, whatever files it has.
+fn journal(node: &Path) -> String {
+    let files = std::fs::read_dir(node.join("journal")).expect("a journal").flatten();
+    files.map(|file| std::fs::read_to_string(file.path()).expect("text")).collect()
+}
+
+#[test]
+fn a_last_checkpoint_that_cannot_be_written_is_in_the_journal_and_in_the_report() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let node = folder.path().join("node");
+    let daemon = Daemon::spawn(MURMUR, &node, &["start", text(&run_file)]);
+    daemon.wait_for("steps", |report| report.steps > 5);
+    // A file in the place of the folder: nobody can write into it.
+    std::fs::remove_dir_all(node.join("checkpoints")).expect("there");
+    std::fs::write(node.join("checkpoints"), "").expect("written");
+    let ended = daemon.stop();
+    assert_eq!(ended.status.code(), Some(5), "{}", ended.errors);
+    assert!(ended.errors.contains("hint: there is none yet; make room there"), "{}", ended.errors);
+    let told = journal(&node);
+    let line = told.lines().find(|line| line.contains("cannot write a checkpoint")).expect("in the journal");
+    assert!(line.contains("\"level\":\"warning\""), "{line}");
+    let output = run(MURMUR, &["report", text(&node), "--output", text(&folder.path().join("report.html"))]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("; but 1 warning was given."), "{said}");
+}
+
+#[test]
+fn a_start_that_fails_is_no_run() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("bound").to_string();
+    let core = folder.path().join("core");
+    std::fs::write(&core, "mine").expect("written");
+    let listed = || {
+        let home = folder.path().join("home");
+        let output = murmur_tests::output_of(murmur(MURMUR).arg("list").env("XDG_DATA_HOME", home));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    for more in [&["--status-address", &port][..], &["--status-address", "off", "--record-core", text(&core)]] {
+        let mut command = murmur(MURMUR);
+        command.args(["start", text(&run_file), "--listen", "/ip4/127.0.0.1/tcp/0", "--exit", "--steps", "3"]);
+        command.args(more).env("XDG_DATA_HOME", folder.path().join("home"));
+        let (code, message) = ended(&murmur_tests::output_of(&mut command));
+        assert!(code.is_some_and(|code| code > 0), "{message}");
+        assert_eq!(listed(), "", "{more:?}: {message}");
+    }
+}
+
 /// A command whose reader has gone before it writes.
 fn without_reader(arguments: &[&str]) -> Output {
     let mut command = murmur(MURMUR);

@@ -77,7 +77,7 @@ fn a_run_of_a_few_steps_is_reported_with_its_last_loss() {
     let (code, said, errors) = outcome(folder.path(), &start);
     assert_eq!(code, Some(0), "{said} {errors}");
     let left = said.lines().chain(errors.lines()).find(|line| line.starts_with("left "));
-    let loss = left.and_then(|line| line.split(" \u{b7} loss ").nth(1)?.split(' ').next()).expect("a loss");
+    let loss = left.and_then(|line| line.split(" \u{b7} validation ").nth(1)?.split(' ').next()).expect("a loss");
     let (code, said, errors) = outcome(folder.path(), &["report", "short", "--output", "out.html"]);
     assert!(code == Some(0) && said.contains(loss), "{loss}: {said} {errors}");
     for (arguments, is_refused, told) in [

@@ -140,6 +140,51 @@ fn a_terminal_that_moves_no_cursor_gets_plain_lines() {
     assert!(!plain.contains('\u{1b}') && plain.contains(" % · "), "{plain:?}");
 }
 
+#[test]
+fn the_log_of_a_daemon_that_was_started_on_a_terminal_is_plain_lines() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    std::fs::write(at("node.toml"), "[network]\nmdns = false\nkademlia = false\nnat = false\n").expect("written");
+    let own = "--listen /ip4/127.0.0.1/tcp/0 --status-address off --threads 1 --steps 400 --exit";
+    let start = format!("start -d {} --node {} --data-dir {} {own}", run_file.display(), at("node.toml"), at("node"));
+    // In the environment of the other tests it pauses between steps: the view would be drawn for seconds.
+    let command = format!("TERM=screen MURMUR_TRAINING_PERCENT=5 {MURMUR} {start}; cat");
+    let Some(terminal) = Terminal::open(80, 24, folder.path(), &command) else {
+        eprintln!("skipped: there is no tmux");
+        return;
+    };
+    terminal.wait_for("the terminal back", |shown| shown.contains("murmur stop "));
+    let log = folder.path().join("node/log/daemon.log");
+    let deadline = Instant::now() + PATIENCE;
+    let read = || std::fs::read_to_string(&log).unwrap_or_default();
+    while !read().contains("left        ") {
+        assert!(Instant::now() < deadline, "it does not end: {}", read());
+        std::thread::sleep(LOOK_PERIOD);
+    }
+    let log = read();
+    assert!(!log.contains('\u{1b}'), "{log:?}");
+}
+
+#[test]
+fn what_an_interrupted_comparison_says_stands_in_lines_of_its_own() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let output = folder.path().join("compare").display().to_string();
+    let command = format!("TERM=screen {MURMUR} compare --jobs 1 --nodes 2 --steps 40 --output {output}; cat");
+    let Some(terminal) = Terminal::open(50, 24, folder.path(), &command) else {
+        eprintln!("skipped: there is no tmux");
+        return;
+    };
+    terminal.wait_for("how far it is", |shown| shown.contains(" runs \u{b7} "));
+    terminal.tmux(&["send-keys", "C-c"]);
+    let shown = terminal.wait_for("what is said", |shown| shown.contains("at once"));
+    let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();
+    let said = lines.iter().position(|line| line.starts_with("interrupted: writing what there is;"));
+    let said = said.unwrap_or_else(|| panic!("no line of its own: {shown}"));
+    assert!(lines[said + 1].ends_with("at once") && lines[said + 1].starts_with("  "), "cut between words: {shown}");
+    assert!(!shown.contains("^C"), "{shown}");
+}
+
 /// How the refusal ends, behind its last word that has a colour: what is written is searched for it, colours and all.
 const REFUSED: &str = "'.";
 

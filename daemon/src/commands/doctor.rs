@@ -19,7 +19,7 @@ use crate::doctor::{self, Finding, Found, Health, Measured};
 use crate::failure::{ExitCode, Failure};
 use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
-use crate::setup::corpus::{built_in_run, corpus_failure, open_corpus};
+use crate::setup::corpus::{built_in_run, check_statistics, corpus_failure, open_corpus};
 use crate::setup::privacy::{check_run, refusal};
 use crate::store::DataDirectory;
 use crate::team::captain;
@@ -176,6 +176,7 @@ fn own_run(options: &DoctorOptions, settings: &mut NodeSettings) -> Result<RunMa
         Some(_) => crate::setup::base_model::described(remote::describe(manifest, settings)?, settings)?,
         None => manifest,
     };
+    check_statistics(&options.statistics)?;
     // As `murmur start` would found it; where that cannot be private, a finding says so.
     let place = DataPlace {
         statistics: options.statistics.clone(),

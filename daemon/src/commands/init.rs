@@ -1,7 +1,7 @@
 //! `murmur init`: the annotated files of `configs/`, to begin with.
 
 use crate::cli::InitOptions;
-use crate::console::print_line;
+use crate::console::{print_line, quoted};
 use crate::failure::{ExitCode, Failure};
 use crate::store::write_atomically;
 
@@ -29,8 +29,8 @@ pub(super) fn run(options: &InitOptions) -> anyhow::Result<()> {
     }
     print_line(&format!(
         "murmur start {} --node {}",
-        directory.join("run.toml").display(),
-        directory.join("node.toml").display()
+        quoted(&directory.join("run.toml")),
+        quoted(&directory.join("node.toml"))
     ));
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::limits::stay::Stay;
 use crate::remote;
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::base_model;
-use crate::setup::corpus::{built_in_run, corpus_failure};
+use crate::setup::corpus::{built_in_run, check_statistics, corpus_failure};
 use crate::setup::privacy;
 use crate::setup::sharing;
 use crate::store::DataDirectory;
@@ -39,6 +39,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     }
     let brought = node::bring(&mut settings, &manifest, Coming::Founds)?;
     let (manifest, base) = base_model::found(remote::describe(manifest, &settings)?, &settings)?;
+    check_statistics(&options.statistics)?;
     let place = DataPlace {
         statistics: options.statistics.clone(),
         private: settings.privacy.is_on(),

@@ -30,7 +30,12 @@ pub(crate) fn count(number: u64) -> String {
 
 /// A count of things, such as "1 peer" or "3 peers".
 pub(crate) fn counted(number: u64, thing: &str) -> String {
-    format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+    let ending = match number {
+        1 => "",
+        _ if thing.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {thing}{ending}", count(number))
 }
 
 /// What a model that predicts this (a "byte", a "token", an "image" or a "row") is trained on, in the plural.
@@ -160,6 +165,7 @@ mod tests {
         assert_eq!((count(0), count(999), count(8150), count(1_234_567)), tuple(["0", "999", "8,150", "1,234,567"]));
         assert_eq!(counted(1, "peer"), "1 peer");
         assert_eq!(counted(3, "peer"), "3 peers");
+        assert_eq!(counted(102, "batch"), "102 batches");
         let shown = |seconds| duration(Duration::from_secs(seconds));
         assert_eq!(
             (shown(59), shown(130), shown(7260), shown(180_000)),

@@ -20,6 +20,9 @@ use super::terminal::{shown, shown_json};
 /// Whether the last block has been drawn.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
+/// Whether standard error is no terminal any more, but the log of a process in the background.
+static IS_LOG: AtomicBool = AtomicBool::new(false);
+
 /// Columns and rows of a terminal that does not tell.
 const USUAL_SIZE: Size = Size { columns: 80, rows: 24 };
 
@@ -53,7 +56,16 @@ impl Size {
 /// Whether a block can be drawn: standard error is a terminal that can move its cursor.
 pub(crate) fn is_live() -> bool {
     static LIVE: OnceLock<bool> = OnceLock::new();
-    *LIVE.get_or_init(|| knows_moves() && io::stderr().is_terminal())
+    !IS_LOG.load(Ordering::Relaxed) && *LIVE.get_or_init(|| knows_moves() && io::stderr().is_terminal())
+}
+
+/// From now on standard error is a log: what is in the block goes from the terminal, and nothing is drawn again.
+pub(crate) fn leave_terminal() {
+    let mut screen = screen();
+    if is_live() {
+        let _ = screen.draw(&mut io::stderr().lock(), Vec::new(), Size::now());
+    }
+    IS_LOG.store(true, Ordering::Relaxed);
 }
 
 /// Whether the terminal, if there is one, can move its cursor.
@@ -76,6 +88,14 @@ pub(crate) fn note(text: &str) {
     let shown = shown(text);
     let shown = if is_live() { fitted(&shown, Size::now().columns).into() } else { shown };
     let _ = screen().say(&mut io::stderr().lock(), shown.as_bytes(), Size::now);
+}
+
+/// The same after Ctrl-C, of which a terminal shows two characters where the cursor is: they go.
+pub(crate) fn note_after_ctrl_c(text: &str) {
+    if is_live() {
+        let _ = queue!(io::stderr().lock(), MoveToColumn(0), Clear(ClearType::CurrentLine));
+    }
+    note(text);
 }
 
 /// A line on standard output: text for people, or one object of JSON. Where it cannot be written, see [`output`].
@@ -111,8 +131,9 @@ pub(crate) fn print_bytes(bytes: &[u8]) {
 
 /// Draws the block anew, in place of what it was. Nothing happens where standard error is no terminal.
 pub(crate) fn draw(lines: Vec<String>) {
+    let mut screen = screen();
     if is_live() && !ENDED.load(Ordering::Relaxed) {
-        let _ = screen().draw(&mut io::stderr().lock(), lines, Size::now());
+        let _ = screen.draw(&mut io::stderr().lock(), lines, Size::now());
     }
 }
 

@@ -73,8 +73,10 @@ impl Reporter {
     pub(super) fn outcome(&self, end: &RunEnd) -> EndFacts {
         let training = self.training.borrow();
         let own_part = self.own_steps.is_some_and(|own| training.steps >= own);
-        let complete = own_part || end.at().is_some_and(|end| training.progress >= end);
-        EndFacts { steps: training.steps, complete, failure: training.failure.clone() }
+        // Where all have as many steps of their own as the run has, the last of them ends it.
+        let is_over = end.at().is_some_and(|end| training.progress.max(training.steps as f64) >= end);
+        let own_part = own_part && !is_over;
+        EndFacts { steps: training.steps, complete: own_part || is_over, own_part, failure: training.failure.clone() }
     }
 
     pub(super) fn report(&self, picture: &Picture) -> NodeReport {

@@ -1,7 +1,7 @@
 //! A daemon that runs: the engine, and all that works beside it until the node has left its swarm.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
@@ -31,8 +31,9 @@ use crate::engine::{Channels, Engine, Picture, Recorder, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::rest::Rest;
 use crate::limits::stay::StayFacts;
+use crate::observe::Hub;
 use crate::observe::report::NodeReport;
-use crate::observe::source::record_events;
+use crate::observe::source::{record_events, record_words};
 use crate::process::background;
 use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
@@ -105,11 +106,19 @@ impl Running {
         let network_shelf = shelf.as_ref().map(|parts| parts.shelf.clone());
         let throttle = model.helpers.as_ref().map(Helpers::throttle);
         let network = start_network(&plan, (network_shelf, throttle), events.clone()).await?;
-        plan.directory.claim(&plan.manifest)?;
+        let listener = ports::listen_for_status(&plan.settings.status).await?;
         let (me, resumed, progress) = (network.peer_id(), model.resumed, model.progress);
         let mut helpers = model.helpers;
         let keep = plan.settings.checkpoint.keep;
-        let writer = CheckpointWriter::start(plan.directory.checkpoints_path(), layout.clone(), keep);
+        // The hub comes later, and still before the first checkpoint.
+        let (checkpoints_path, hub_of_writer) = (plan.directory.checkpoints_path(), Arc::new(OnceLock::new()));
+        let told: Arc<OnceLock<Hub>> = hub_of_writer.clone();
+        let tell = move |words| {
+            if let Some(hub) = told.get() {
+                record_words(hub, words);
+            }
+        };
+        let writer = CheckpointWriter::start_telling(checkpoints_path, layout.clone(), keep, tell);
         let (arrivals, arriving) = mpsc::channel(bounds::SHARDS_MAX);
         let private_end = model.privacy.as_ref().map(|ledger| first_step.saturating_add(ledger.steps_left()));
         let trainer_settings = trainer_settings(&plan, progress, model.privacy);
@@ -118,6 +127,8 @@ impl Running {
         let workers = Workers::start(events.clone());
         let (config, seed) = (node_config(&plan, resumed, trainer.report()), random_seed()?);
         let recorder = recording::recorder(&plan, &config, (me, &layout, seed))?;
+        // Nothing that its owner has asked for is in the way any more: from now on the directory is that of a run.
+        plan.directory.claim(&plan.manifest)?;
         let node = Node::new(config, me, layout, seed, Time::ZERO);
 
         let picture = Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() };
@@ -193,6 +204,7 @@ impl Running {
         let teller = Teller { root: directory.root(), manifest: &manifest, settings: &settings, me, clock };
         let observing = Observing::start(teller, facts, &report_view, &notices);
         let (reports, hub) = (report_view.clone(), observing.hub());
+        let _ = hub_of_writer.set(hub.clone());
         let of_team = helpers.as_mut().and_then(Helpers::take_events);
         of_team.map(|events| tokio::spawn(record_events(hub.clone(), events)));
         let about = Arc::new(About {
@@ -204,7 +216,6 @@ impl Running {
         let requests = checkpoints.clone();
         let pages = Pages { reports, invitations: invitation_view, checkpoints, finisher, blocker, hub, about };
         let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
-        let listener = ports::listen_for_status(&settings.status).await?;
         let server = listener.map(|listener| StatusServer::start(listener, pages, &token)).transpose()?;
         let status_address = server.as_ref().map(|server| server.address().to_string());
         let announcement = announce(&directory, status_address.clone(), token);

@@ -16,8 +16,8 @@ pub struct Verdict {
     /// Share of the swarm's work that this machine would do, 0 to 1; `None` where the swarm was not asked or its speed
     /// is unknown.
     pub contribution: Option<f64>,
-    /// Bytes sent and received at most in a day of training, or in the whole run where that is less; `None` where the speed is
-    /// unknown.
+    /// Bytes sent and received at most in a day of training, or about in the whole run where that is less; `None` where the speed
+    /// is unknown.
     pub bytes_per_day: Option<u64>,
     /// The same in words.
     pub text: String,
@@ -35,15 +35,15 @@ pub fn verdict(
         measured.map(|Measured { parameters, step_seconds, .. }| sent(manifest, settings, *parameters, *step_seconds));
     // A node receives as much as it sends.
     let traffic = sent.map(|sent| match sent {
-        Sent::InWholeRun(bytes) => ((2.0 * bytes) as u64, "in the whole run"),
-        Sent::InDay(bytes) => ((2.0 * bytes) as u64, "a day"),
+        Sent::InWholeRun(bytes) => ((2.0 * bytes) as u64, "about", "in the whole run"),
+        Sent::InDay(bytes) => ((2.0 * bytes) as u64, "up to", "a day"),
     });
-    let bytes_per_day = traffic.map(|(bytes, _)| bytes);
+    let bytes_per_day = traffic.map(|(bytes, ..)| bytes);
     let contribution = measured.zip(found).and_then(|(measured, found)| {
         let others = found.mean_tokens_per_second()? * found.members as f64;
         Some(measured.tokens_per_second / (measured.tokens_per_second + others))
     });
-    let cost = traffic.map(|(bytes, when)| format!("uses up to {} {when}", human_bytes(bytes)));
+    let cost = traffic.map(|(bytes, bound, when)| format!("uses {bound} {} {when}", human_bytes(bytes)));
     let text = match (problems, contribution, cost) {
         (0, Some(share), Some(cost)) => {
             format!("this machine will contribute about {:.0} % and {}", 100.0 * share, cost.replace("uses", "use"))

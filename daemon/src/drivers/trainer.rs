@@ -404,8 +404,10 @@ impl TrainerThread {
         self.throttle.stepped(end - begin, Instant::now());
     }
 
-    /// A step has been taken, that took so long with the pause before it.
+    /// A step has been taken, that took so long with the pause before it; while all average at once, also what it waited for them.
     fn count_step(&mut self, seconds: f64, tokens: usize) {
+        let seconds =
+            self.member.as_ref().map_or(seconds, |member| member.step_seconds(seconds, self.view.step_seconds));
         self.view.steps = self.engine.steps();
         tracing::trace!(seconds, "step {}", self.view.steps);
         let first = self.view.step_seconds == 0.0;
@@ -421,6 +423,9 @@ impl TrainerThread {
         }
         self.save_where_due();
         self.clock.spent_aside(after.elapsed());
+        if let Some(member) = &mut self.member {
+            member.begin_step();
+        }
         self.show();
         // The next report says the same and more, so this one may be lost; it must not overtake kept facts.
         if self.kept.is_empty() {

@@ -34,8 +34,8 @@ pub(crate) struct Compared {
     pub(crate) target: f64,
     /// Mean loss at the end, after the same steps.
     pub(crate) at_equal_steps: Measure,
-    /// Mean loss when the faster kind had ended.
-    pub(crate) at_equal_time: Measure,
+    /// Mean loss when the faster kind had ended; none where a daemon had not been evaluated by then.
+    pub(crate) at_equal_time: Option<Measure>,
     /// Mean seconds until the target.
     pub(crate) seconds_to_target: Measure,
     /// Of all daemons together.
@@ -63,12 +63,12 @@ impl Side {
         self.losses.last().copied()
     }
 
-    /// The loss at a time, between two evaluations in proportion.
+    /// The loss at a time, between two evaluations in proportion; none before the first.
     fn at(&self, seconds: f64) -> Option<f64> {
         let next = self.losses.iter().position(|(time, _)| *time >= seconds);
         match next {
             None => Some(self.end()?.1),
-            Some(0) => Some(self.losses[0].1),
+            Some(0) => Some(self.losses[0]).filter(|(time, _)| *time == seconds).map(|(_, loss)| loss),
             Some(next) => {
                 let ((from, before), (to, after)) = (self.losses[next - 1], self.losses[next]);
                 Some(before + (after - before) * (seconds - from) / (to - from).max(1e-9))
@@ -100,16 +100,17 @@ impl Compared {
                 trained.iter().map(|seed| (value(seed, &seed.together), value(seed, &seed.alone))).collect();
             Measure::of(&pairs)
         };
+        let ended = |seed: &Trained| last(&seed.together).min(last(&seed.alone));
+        let is_known =
+            |seed: &Trained| seed.together.iter().chain(&seed.alone).all(|side| side.at(ended(seed)).is_some());
+        let at_equal_time = || over(&|seed, sides| mean(sides, |side| side.at(ended(seed))));
         Some(Compared {
             seeds: trained.len(),
             nodes: trained.first()?.together.len(),
             steps,
             target,
             at_equal_steps: over(&|_, sides| mean(sides, |side| side.end().map(|(_, loss)| loss))),
-            at_equal_time: over(&|seed, sides| {
-                let time = last(&seed.together).min(last(&seed.alone));
-                mean(sides, |side| side.at(time))
-            }),
+            at_equal_time: trained.iter().all(is_known).then(at_equal_time),
             seconds_to_target: over(&|_, sides| mean(sides, |side| side.time_to(target))),
             tokens_per_second: over(&|_, sides| sides.iter().map(|side| side.tokens_per_second).sum()),
         })
@@ -147,9 +148,13 @@ impl Compared {
             let numbers = [together, alone, measure.difference(), least, most].map(|value| decimal(value, digits));
             [vec![name], numbers.to_vec(), vec![measurable.to_owned()]].concat()
         };
+        let unknown = || {
+            let cells = ["loss at equal time", "unknown", "unknown", "unknown", "unknown", "unknown", "no"];
+            cells.map(str::to_owned).to_vec()
+        };
         vec![
             row("loss at equal steps".to_owned(), self.at_equal_steps, 4),
-            row("loss at equal time".to_owned(), self.at_equal_time, 4),
+            self.at_equal_time.map_or_else(unknown, |measure| row("loss at equal time".to_owned(), measure, 4)),
             row(format!("s to loss {:.3}", self.target), self.seconds_to_target, 1),
             row("tokens/s, all nodes".to_owned(), self.tokens_per_second, 0),
         ]
@@ -254,7 +259,19 @@ mod tests {
         let mut slow = side(0.2);
         slow.losses.iter_mut().for_each(|(time, _)| *time *= 2.0);
         let trained = vec![Trained { together: vec![slow], alone: vec![side(0.2)] }];
-        let measure = Compared::new(&trained).expect("evaluated").at_equal_time;
+        let measure = Compared::new(&trained).expect("evaluated").at_equal_time.expect("evaluated by then");
         assert!((measure.together - 3.0).abs() < 1e-9 && (measure.alone - 2.0).abs() < 1e-9, "{measure:?}");
+    }
+
+    #[test]
+    fn who_was_not_evaluated_by_then_has_no_loss_at_equal_time() {
+        let once = |seconds: f64, loss: f64| Side { losses: vec![(seconds, loss)], steps: 9, tokens_per_second: 5.0 };
+        let trained = vec![Trained { together: vec![once(12.0, 2.5)], alone: vec![once(10.0, 3.0)] }];
+        let compared = Compared::new(&trained).expect("evaluated");
+        assert_eq!(compared.at_equal_time, None, "its loss at ten seconds is not known");
+        assert_eq!(compared.rows()[1][1..3], ["unknown", "unknown"]);
+        assert_eq!(compared.rows()[1].last().map(String::as_str), Some("no"));
+        let text = serde_json::to_string(&compared).expect("JSON");
+        assert_eq!(serde_json::from_str::<Compared>(&text).expect("as it was written"), compared);
     }
 }

@@ -175,6 +175,12 @@ impl NodeHistory {
         })
     }
 
+    /// Whether its newest process has ended with its own part of the run, and not with the run.
+    pub(crate) fn has_ended_alone(&self) -> bool {
+        let newest = self.sessions.last().and_then(|session| session.said.as_ref());
+        newest.is_some_and(|said| said.own_part)
+    }
+
     /// Hours from the first record of each process to its last, of all processes.
     pub(crate) fn hours(&self) -> f64 {
         self.sessions.iter().map(Session::hours).sum()

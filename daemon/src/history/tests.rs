@@ -108,12 +108,12 @@ fn story() -> (Vec<Record>, Vec<Record>) {
     ada.meet(BOB, "done", 1_000_000);
     let text = "cannot write /home/ada/x: the peer 12D3KooWPjce at 192.0.2.7:4711 said <b>no</b>".to_owned();
     ada.tell(Body::Event(EventFacts { level: Level::Warning, text, hint: Some("make room".to_owned()) }));
-    ada.tell(Body::End(EndFacts { steps: 300, complete: true, failure: None }));
+    ada.tell(Body::End(EndFacts { steps: 300, complete: true, ..EndFacts::default() }));
     let mut bob = Teller::new(BOB);
     bob.begin("bob", 0);
     bob.train(0..310, Some(0.5));
     bob.meet(ADA, "done", 3_000_000);
-    bob.tell(Body::End(EndFacts { steps: 300, complete: true, failure: None }));
+    bob.tell(Body::End(EndFacts { steps: 300, complete: true, ..EndFacts::default() }));
     (ada.told, bob.told)
 }
 
@@ -183,6 +183,55 @@ fn the_page_says_in_its_first_sentence_what_came_of_it() {
     assert!(row.iter().any(|cell| cell.ends_with(">0.34")), "{row:?}");
     assert!(page.contains("cost of a million") && page.contains("Accuracy on held-out examples"), "{page}");
     assert!(page.contains("0.8750") && page.contains("0.9375") && !page.contains("RMSE of"), "{page}");
+}
+
+/// Three nodes: Ada's is evaluated every 50 steps, Bob's never, and Carl's breaks off at a fifth of the way.
+#[test]
+fn the_loss_of_the_verdict_is_the_runs_and_not_that_of_one_node() {
+    let told = |node: &'static str, last: u64, end: bool, is_evaluated: bool| {
+        let mut teller = Teller::new(node);
+        teller.begin("node", 0);
+        teller.train(0..last, None);
+        if end {
+            teller.tell(Body::End(EndFacts { steps: last, complete: true, ..EndFacts::default() }));
+        }
+        for record in &mut teller.told {
+            if let Body::Sample(sample) = &mut record.body {
+                sample.progress = sample.steps as f64;
+                sample.validation_loss = sample.validation_loss.filter(|_| is_evaluated);
+            }
+        }
+        teller.told
+    };
+    let of = |records: Vec<Vec<Record>>| {
+        let history = history(records.into_iter().flatten());
+        verdict::verdict(&history, BEGIN as f64 / 1000.0 + 1e6, false)
+    };
+    let whole = of(vec![told(ADA, 310, true, true), told(BOB, 310, true, false), told(CARL, 60, false, true)]);
+    // Carl ended at 4.034, Ada at 3.146; Bob comes first by its id and has no held-out loss.
+    assert!(whole.contains("the loss on held-out data fell from 4.034 to 3.146 nats per byte"), "{whole}");
+    let short = of(vec![told(ADA, 60, true, true)]);
+    assert!(short.contains("the loss on held-out data was 4.034 nats per byte at the end"), "{short}");
+    let unknown = of(vec![told(ADA, 310, true, false), told(BOB, 310, true, false), told(CARL, 60, false, true)]);
+    assert!(unknown.contains("the training loss fell from 6.000 to 3.146"), "{unknown}");
+}
+
+#[test]
+fn a_node_whose_own_part_is_over_does_not_make_the_run_complete() {
+    let ended = |node: &'static str, own_part: bool| {
+        let mut teller = Teller::new(node);
+        teller.begin("node", 0);
+        teller.train(0..110, None);
+        teller.tell(Body::End(EndFacts { steps: 100, complete: true, own_part, failure: None }));
+        teller.told
+    };
+    let of = |records: Vec<Record>| verdict::verdict(&history(records), BEGIN as f64 / 1000.0 + 1e6, false);
+    let alone = of(ended(ADA, true));
+    assert!(alone.contains("\u{201d} is not over, but this node's own part is: 1 node trained alone"), "{alone}");
+    let both = of([ended(ADA, true), ended(BOB, true)].concat());
+    assert!(both.contains("is not over, but these nodes' own parts are: 2 nodes"), "{both}");
+    let over = of([ended(ADA, true), ended(BOB, false)].concat());
+    assert!(over.contains("is complete"), "{over}");
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Ended, History, NodeHistory};
+use super::{Ended, History, NodeHistory, Place};
 use crate::console::figures::{counted, duration, percent};
 
 /// A share of exchanges that fail, and of the time in which models drift apart, above which it is said.
 const NOTABLE: f64 = 0.05;
 
-/// An evaluation within so much of a run's steps, one in this many, tells how the run began.
-const EARLY: u64 = 4;
+/// Who came to less than this share of the swarm's progress did not come to the run's end.
+const END_SHARE: f64 = 0.9;
 
 /// What was trained, by whom, what came of it, and what went wrong.
 pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String {
@@ -58,7 +58,13 @@ fn state(history: &History, now: f64) -> &'static str {
     if last.iter().any(|ended| matches!(ended, Ended::Running)) {
         "is under way"
     } else if last.contains(&Ended::InOrder(true)) && !last.contains(&Ended::InOrder(false)) {
-        "is complete"
+        let ends_complete = |node: &&NodeHistory| matches!(node.endings(now).last(), Some((_, Ended::InOrder(_))));
+        let complete: Vec<&NodeHistory> = history.nodes.values().filter(ends_complete).collect();
+        match complete.iter().all(|node| node.has_ended_alone()) {
+            false => "is complete",
+            true if complete.len() == 1 => "is not over, but this node's own part is",
+            true => "is not over, but these nodes' own parts are",
+        }
     } else if last.iter().any(|ended| matches!(ended, Ended::InOrder(_))) {
         "has stopped"
     } else {
@@ -66,29 +72,42 @@ fn state(history: &History, now: f64) -> &'static str {
     }
 }
 
-/// The first and the last loss that is known, on the held-out slice where there is one, and whether it is that.
-pub(super) fn losses(node: &NodeHistory) -> Option<(f64, f64, bool)> {
-    if let (Some(first), Some(last)) = (node.evaluations.first(), node.evaluations.last()) {
-        // A run that is short, or seldom evaluated, has its first one late: most of the fall is before it.
-        let is_early = first.place.steps * EARLY <= last.place.steps;
-        if is_early || node.points.iter().all(|point| point.loss.is_none()) {
-            return Some((first.loss, last.loss, true));
-        }
+/// A loss, and where a node stood then.
+type Measured = (Place, f64);
+
+/// The first and the last loss of a node that is known: on the held-out slice, or of training.
+fn losses(node: &NodeHistory, is_held_out: bool) -> Option<(Measured, Measured)> {
+    if is_held_out {
+        let (first, last) = (node.evaluations.first()?, node.evaluations.last()?);
+        return Some(((first.place, first.loss), (last.place, last.loss)));
     }
-    let mut known = node.points.iter().filter_map(|point| point.loss);
+    let mut known = node.points.iter().filter_map(|point| Some((point.place, point.loss?)));
     let first = known.next()?;
-    Some((first, known.next_back().unwrap_or(first), false))
+    Some((first, known.next_back().unwrap_or(first)))
 }
 
+/// How far the swarm was when a node was last heard of.
+fn progress(node: &NodeHistory) -> f64 {
+    node.sample.as_ref().map_or(0.0, |sample| sample.progress)
+}
+
+/// The run's loss: one kind for all nodes, from the earliest that is known to the mean of those that came to the end.
 fn loss(history: &History) -> Option<String> {
-    let all: Vec<(f64, f64, bool)> = history.nodes.values().filter_map(losses).collect();
-    let is_held_out = all.first()?.2;
-    let of = |value: fn(&(f64, f64, bool)) -> f64| {
-        let same: Vec<f64> = all.iter().filter(|loss| loss.2 == is_held_out).map(value).collect();
-        same.iter().sum::<f64>() / same.len() as f64
-    };
-    let (first, last) = (of(|loss| loss.0), of(|loss| loss.1));
+    let most = history.nodes.values().map(progress).fold(0.0, f64::max);
+    let at_end = || history.nodes.values().filter(|node| progress(node) >= END_SHARE * most);
+    let is_held_out = at_end().any(|node| node.evaluations.last().is_some());
+    let ends: Vec<Measured> = at_end().filter_map(|node| Some(losses(node, is_held_out)?.1)).collect();
+    let begins = history.nodes.values().filter_map(|node| Some(losses(node, is_held_out)?.0));
+    let (begin, first) = begins.min_by(|one, other| one.0.time.total_cmp(&other.0.time))?;
+    if ends.is_empty() {
+        return None;
+    }
+    let last = ends.iter().map(|(_, loss)| loss).sum::<f64>() / ends.len() as f64;
     let what = if is_held_out { "the loss on held-out data" } else { "the training loss" };
+    // In a short run the first evaluation is the last.
+    if ends.iter().all(|(end, _)| end.steps <= begin.steps) {
+        return Some(format!("{what} was {last:.3} {} at the end", unit(history)));
+    }
     let way = if last < first { "fell" } else { "went" };
     Some(format!("{what} {way} from {first:.3} to {last:.3} {}", unit(history)))
 }

@@ -1,13 +1,17 @@
 //! What taking part will send: told before a node begins, from the time that this machine takes for a step.
 //!
-//! An upper bound: nodes exchange as often as the run allows only where link, processor and caps bear it.
+//! Of a day an upper bound: nodes exchange as often as the run allows only where link, processor and caps bear it. Of a whole run
+//! that is shorter about what is sent: what its beginning and its end cost weighs most there, and depends on the members that come.
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::numerics::round_bytes;
+use murmur_protocol::bounds::{LINKS_MAX, state_bytes};
+use murmur_protocol::manifest::GossipKind;
+use murmur_protocol::numerics::{CodeWidth, codes_bytes, round_bytes, scales_bytes};
 use murmur_training::trained_layout;
 
 use crate::console::{human_bytes, note};
 use crate::doctor::measure_briefly;
+use crate::limits::quiet_hours::QuietHours;
 use crate::settings::{LimitsSettings, NodeSettings};
 use crate::setup::arrangement::Arrangement;
 
@@ -21,7 +25,11 @@ pub(crate) const ALL_REDUCE_BYTES: usize = 8;
 pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, arrangement: &Arrangement) {
     let sent = match measure_briefly(manifest, arrangement, settings) {
         Some((step, parameters)) => match sent(manifest, settings, parameters, step.as_secs_f64()) {
-            Sent::InWholeRun(bytes) => format!("up to {} sent in the whole run", human_bytes(bytes as u64)),
+            Sent::InWholeRun(bytes) => format!(
+                "about {} sent in the whole run, and {} to each member that copies the model from here",
+                human_bytes(bytes as u64),
+                human_bytes(state_bytes(parameters) as u64)
+            ),
             Sent::InDay(bytes) => describe(bytes, manifest.synchronous.is_on(), &settings.limits),
         },
         None => describe_exchange(manifest),
@@ -29,33 +37,60 @@ pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, arrangement:
     note(&format!("traffic     {sent}"));
 }
 
-/// Bytes that exchanges send at most, within the owner's caps.
+/// Bytes that exchanges send, within the owner's caps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Sent {
-    /// From the first step to the last: they take less than a day.
+    /// About, from the first step to the last or to the end of the stay: they take less than a day.
     InWholeRun(f64),
-    /// At this machine's pace.
+    /// At most, at this machine's pace.
     InDay(f64),
 }
 
-/// What a machine whose step takes so long sends at most.
+/// What a machine whose step takes so long sends.
 pub(crate) fn sent(manifest: &RunManifest, settings: &NodeSettings, parameters: usize, step_seconds: f64) -> Sent {
     let bytes = bytes_sent_a_step(manifest, parameters);
     let steps = [manifest.schedule.total_steps, settings.training.steps].into_iter().filter(|steps| *steps > 0);
-    let in_whole_run = steps.min().map(|steps| steps as f64 * bytes);
-    let in_day = caps_a_day(&settings.limits).into_iter().flatten().fold(bytes * DAY_SECONDS / step_seconds, f64::min);
+    let in_whole_run = steps.min().map(|steps| steps as f64 * bytes + bytes_sent_once(manifest, parameters));
+    // The stay's limit counts what is received as well, which is about as much.
+    let stay = Some(settings.stay.max_gigabytes * 1e9 / 2.0).filter(|bytes| *bytes > 0.0);
+    let in_whole_run = [in_whole_run, stay].into_iter().flatten().reduce(f64::min);
+    let at_pace = bytes * awake_seconds(&settings.limits) / step_seconds;
+    let in_day = caps_a_day(&settings.limits).into_iter().flatten().fold(at_pace, f64::min);
     match in_whole_run.filter(|in_whole_run| *in_whole_run < in_day) {
         Some(bytes) => Sent::InWholeRun(bytes),
         None => Sent::InDay(in_day),
     }
 }
 
+/// Seconds of a day that are no quiet hours.
+fn awake_seconds(limits: &LimitsSettings) -> f64 {
+    let quiet = QuietHours::parse(&limits.quiet_hours).flatten();
+    DAY_SECONDS - quiet.map_or(0.0, |quiet| 60.0 * f64::from(quiet.minutes()))
+}
+
 /// Bytes that the owner's caps let it send in a day: that of the uplink, and that of all traffic.
 fn caps_a_day(limits: &LimitsSettings) -> [Option<f64>; 2] {
-    let upload = limits.caps().upload.map(|rate| rate as f64 * DAY_SECONDS);
+    let upload = limits.caps().upload.map(|rate| rate as f64 * awake_seconds(limits));
     // The budget counts what is received as well, which is about as much.
     let daily = (limits.daily_gigabytes > 0.0).then_some(limits.daily_gigabytes * 1e9 / 2.0);
     [upload, daily]
+}
+
+/// What the first exchanges, before anybody knows how far apart the models are, and the last ones send beside those on the way.
+fn bytes_sent_once(manifest: &RunManifest, parameters: usize) -> f64 {
+    if manifest.synchronous.is_on() {
+        return 0.0;
+    }
+    let gossip = &manifest.gossip;
+    let scales = scales_bytes(parameters);
+    let first = match gossip.kind {
+        // A new reference has a byte for each value.
+        GossipKind::Links => LINKS_MAX * (scales + parameters),
+        GossipKind::Pairs => scales + 2 * codes_bytes(parameters, CodeWidth::Sixteen),
+    };
+    let width = CodeWidth::from_bits(gossip.bits).unwrap_or(CodeWidth::Eight);
+    let last = gossip.final_exchanges as usize * (scales + 2 * codes_bytes(parameters, width));
+    (first + last) as f64
 }
 
 fn bytes_sent_a_step(manifest: &RunManifest, parameters: usize) -> f64 {
@@ -124,12 +159,28 @@ mod tests {
         let day = a_day(&manifest, &settings);
         manifest.schedule.total_steps = 2_160; // a hundredth of a day's 216,000
         let Sent::InWholeRun(bytes) = sent(&manifest, &settings, 1_000_000, 0.4) else { panic!("it is short") };
-        assert!((bytes - day / 100.0).abs() < 1.0, "{bytes} of {day}");
+        // Five new references, and four exchanges with all of the values at the end.
+        let once = bytes - day / 100.0;
+        assert!((13e6..14e6).contains(&once), "{once} beside {day} a day");
         manifest.schedule.total_steps = 1_000_000;
         assert_eq!(a_day(&manifest, &settings), day);
         let own = TrainingSettings { steps: 2_160, ..TrainingSettings::default() };
         let stays_short = NodeSettings { training: own, ..NodeSettings::default() };
         assert_eq!(sent(&manifest, &stays_short, 1_000_000, 0.4), Sent::InWholeRun(bytes), "this node's own last step");
+    }
+
+    #[test]
+    fn quiet_hours_and_the_limit_of_a_stay_are_heeded() {
+        let manifest = RunManifest::default();
+        let free = a_day(&manifest, &NodeSettings::default());
+        let limits = LimitsSettings { quiet_hours: "22:00-04:00".to_owned(), ..LimitsSettings::default() };
+        let quiet = a_day(&manifest, &NodeSettings { limits, ..NodeSettings::default() });
+        assert!((quiet / free - 0.75).abs() < 1e-9, "{quiet} of {free}");
+        let mut short = NodeSettings::default();
+        short.stay.max_gigabytes = 0.5;
+        assert_eq!(sent(&manifest, &short, 1_000_000, 0.4), Sent::InWholeRun(0.25e9));
+        short.stay.max_gigabytes = 1e5;
+        assert_eq!(a_day(&manifest, &short), free, "it is not reached in a day");
     }
 
     #[test]

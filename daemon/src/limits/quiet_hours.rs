@@ -28,6 +28,11 @@ impl QuietHours {
         self.to
     }
 
+    /// How long they are, in minutes.
+    pub(super) fn minutes(self) -> u32 {
+        (self.to + DAY_MINUTES - self.from) % DAY_MINUTES
+    }
+
     pub(super) fn contains(self, minute: u32) -> bool {
         if self.from < self.to {
             (self.from..self.to).contains(&minute)

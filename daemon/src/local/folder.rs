@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use murmur_protocol::RunManifest;
 
-use crate::console::{human_bytes, note};
+use crate::console::{FinishedRun, human_bytes, note};
 use crate::failure::{ExitCode, Failure};
-use crate::store::{DataDirectory, LOCAL, Run, prune_local};
+use crate::store::{DataDirectory, LOCAL, Outline, Run, known_end, prune_local};
 
 /// Removes a folder that this process has made and no node has begun in.
 pub(super) fn remove_unused(folder: &Path) {
@@ -41,6 +41,26 @@ pub(super) fn check_owner(folder: &Path, manifest: &RunManifest) -> Result<(), F
     }
     let differences = manifest.differences_in(&earlier, ["asked for", "in that folder"]).join("; ");
     Err(refusal(format!("{} belongs to another run: {differences}", folder.display())))
+}
+
+/// The run of a folder's daemons, so many of them, where it is over for all; as their newest checkpoints tell.
+pub(super) fn finished(folder: &Path, nodes: usize) -> Option<FinishedRun> {
+    let run = Run::open(folder).filter(|run| run.nodes.len() >= nodes && !run.is_in_use())?;
+    let manifest = DataDirectory::claimed_manifest(run.nodes.first()?)?;
+    let is_over = |node: &PathBuf| {
+        let outline = Outline::latest(node)?;
+        let end = known_end(node, &manifest).at()?;
+        (outline.progress.max(outline.steps as f64) >= end).then_some(outline)
+    };
+    let outlines: Vec<Outline> = run.nodes.iter().map(is_over).collect::<Option<_>>()?;
+    let losses = outlines.iter().map(|outline| Some(outline.evaluation.as_ref()?.loss)).collect::<Option<Vec<f64>>>();
+    Some(FinishedRun {
+        steps: outlines.iter().map(|outline| outline.steps).max()?,
+        progress: outlines.iter().map(|outline| outline.progress).fold(0.0, f64::max),
+        validation_loss: losses.map(|losses| losses.iter().sum::<f64>() / losses.len() as f64),
+        scores: None,
+        prediction: manifest.prediction(),
+    })
 }
 
 /// Tokens and decoded images: one folder for all daemons, which read the same.

@@ -116,11 +116,6 @@ fn node_columns(rows: &[Row<'_>], each: &str) -> Vec<Column> {
         Some(report) if report.phase == "training" => report.doing.clone(),
         Some(report) => report.phase.clone(),
     });
-    let rate = match each {
-        "image" => "images/s",
-        "row" => "rows/s",
-        _ => "tokens/s",
-    };
     vec![
         Column { title: "node", rank: 0, is_text: true, cells: node.collect() },
         Column { title: "phase", rank: 4, is_text: true, cells: phase.collect() },
@@ -128,7 +123,7 @@ fn node_columns(rows: &[Row<'_>], each: &str) -> Vec<Column> {
         column("swarm", 5, &|report| count(report.progress.max(0.0) as u64)),
         column("loss", 2, &|report| shown(report.loss)),
         column("valid.", 6, &|report| shown(report.validation_loss)),
-        column(rate, 3, &|report| count(report.speed() as u64)),
+        column(rate(each), 3, &|report| count(report.speed() as u64)),
         column("peers", 7, &|report| report.peers.to_string()),
         column("exchanges", 8, &|report| count(report.exchanges_completed)),
         column("disagreement", 10, &|report| shown(report.disagreement)),
@@ -136,21 +131,37 @@ fn node_columns(rows: &[Row<'_>], each: &str) -> Vec<Column> {
     ]
 }
 
+/// What a column is called that tells how many of these are trained on a second.
+pub(super) fn rate(each: &str) -> &'static str {
+    match each {
+        "image" => "images/s",
+        "row" => "rows/s",
+        _ => "tokens/s",
+    }
+}
+
+/// What daemons report that are still there: one that died trains no more and comes no further. Of all, where all have ended.
+pub(super) fn present<'a>(rows: &[Row<'a>]) -> Vec<&'a NodeReport> {
+    let are_all_gone = rows.iter().all(|row| row.is_gone);
+    rows.iter().filter(|row| are_all_gone || !row.is_gone).filter_map(|row| row.report).collect()
+}
+
 /// How far all are together: a bar, the loss, the speed.
 pub(super) fn progress(rows: &[Row<'_>], run: &Run<'_>, columns: usize) -> Vec<String> {
-    let reports = || rows.iter().filter_map(|row| row.report);
+    let present = present(rows);
+    let reports = || present.iter().copied();
     let elapsed = duration(run.elapsed);
     let share = super::summary::mean(reports().filter_map(|report| report.outlook.share));
     // All have to arrive.
     let left = reports().filter_map(|report| report.outlook.seconds_left).reduce(f64::max);
     let left = time_left(left);
     let first = match share {
-        None => vec!["no end set".to_owned(), steps(rows), elapsed],
+        None => vec!["no end set".to_owned(), steps(&present), elapsed],
         Some(share) => {
             let percent = percent(share);
-            let taken = percent.width() + left.width() + steps(rows).width() + elapsed.width() + 14;
+            let taken = percent.width() + left.width() + steps(&present).width() + elapsed.width() + 14;
             let bar = bar(share, columns.saturating_sub(taken).clamp(6, BAR_COLUMNS_MAX));
-            vec![format!("{bar} {percent}"), left, steps(rows), elapsed]
+            vec![format!("{bar} {percent}"), left, steps(&present), elapsed]
         }
     };
     // From zero, since an empty sum of floats is a negative zero.
@@ -174,8 +185,8 @@ pub(super) fn progress(rows: &[Row<'_>], run: &Run<'_>, columns: usize) -> Vec<S
 }
 
 /// Own steps of the slowest and the fastest daemon, and the swarm's progress.
-fn steps(rows: &[Row<'_>]) -> String {
-    let reports = || rows.iter().filter_map(|row| row.report);
+fn steps(present: &[&NodeReport]) -> String {
+    let reports = || present.iter();
     let own = || reports().map(|report| report.steps);
     let (Some(least), Some(most)) = (own().min(), own().max()) else { return String::new() };
     let swarm = reports().map(|report| report.progress).fold(0.0, f64::max);
@@ -253,6 +264,24 @@ mod tests {
         let lines = drawn(64, 80, 10);
         assert!(lines.iter().any(|line| line == "… and 59 more, 59 of them training"), "{lines:#?}");
         assert_eq!(drawn(4, 80, 24).len(), 1 + 4 + 2);
+    }
+
+    #[test]
+    fn a_daemon_that_died_is_in_its_row_alone() {
+        let mut dead = report(0);
+        dead.steps = 7;
+        dead.loss = Some(9.0);
+        dead.outlook = OutlookReport { share: Some(0.01), seconds_left: Some(9000.0), ..OutlookReport::default() };
+        let live = report(1);
+        let row = |number, report, is_gone| Row { number, peer: None, report: Some(report), is_gone };
+        let losses = Losses::default();
+        let run = Run { floor: None, each: "row", elapsed: Duration::from_secs(42), losses: &losses };
+        let lines = progress(&[row(0, &dead, true), row(1, &live, false)], &run, usize::MAX).join("\n");
+        for part in ["38 %", "2 min 10 s left", "own 1,101,", "loss 2.104", "26,000 rows/s"] {
+            assert!(lines.contains(part), "{part}: {lines}");
+        }
+        let ended = progress(&[row(0, &dead, true)], &run, usize::MAX).join("\n");
+        assert!(ended.contains("own 7,"), "of all, where none is left: {ended}");
     }
 
     #[test]

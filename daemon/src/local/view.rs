@@ -100,12 +100,12 @@ impl View {
             return;
         }
         if self.redraws {
-            let loss = mean(children.iter().filter_map(|child| child.report.as_ref()?.loss));
+            let loss = mean(table::present(&View::rows(children)).into_iter().filter_map(|report| report.loss));
             let steps = children.iter().filter_map(|child| child.report.as_ref()).map(|report| report.steps).sum();
             let mut losses = self.losses.borrow_mut();
             losses.observe(steps, loss);
             screen::draw(table::block(&View::rows(children), &self.run(&losses), screen::Size::now()));
-        } else if children.iter().any(|child| child.report.is_none()) {
+        } else if children.iter().any(|child| child.report.is_none() && !child.has_ended) {
             // Nothing to tell until all have started.
         } else if self.last_plain.get().is_none_or(|last| last.elapsed() >= PLAIN_PERIOD) {
             self.last_plain.set(Some(Instant::now()));
@@ -125,7 +125,7 @@ impl View {
             |value: Option<f64>, digits: usize| value.map_or("unknown".to_owned(), |value| format!("{value:.digits$}"));
         print_line("");
         let width = if stdout().is_terminal() { screen::Size::now().block_columns() } else { usize::MAX };
-        table::table(summary_columns(summary), width).iter().for_each(|line| print_line(line));
+        table::table(summary_columns(summary, self.each()), width).iter().for_each(|line| print_line(line));
         let floor = self.floor.map_or(String::new(), |floor| format!(" (floor {floor:.4})"));
         let loss = number(summary.mean_validation_loss(), 4);
         print_line(&format!("mean validation loss {loss}{floor} nats/{}", self.prediction));
@@ -171,19 +171,24 @@ impl View {
         children.iter().map(row).collect()
     }
 
-    fn run<'a>(&self, losses: &'a Losses) -> Run<'a> {
-        let each = match self.prediction {
+    /// What is counted of what is trained on.
+    fn each(&self) -> &'static str {
+        match self.prediction {
             "image" | "row" => self.prediction,
             _ => "token",
-        };
-        Run { floor: self.floor, each, elapsed: self.begin.elapsed(), losses }
+        }
+    }
+
+    fn run<'a>(&self, losses: &'a Losses) -> Run<'a> {
+        Run { floor: self.floor, each: self.each(), elapsed: self.begin.elapsed(), losses }
     }
 
     fn plain_line(&self, children: &[Child]) -> String {
         let reports: Vec<&NodeReport> = children.iter().filter_map(|child| child.report.as_ref()).collect();
-        let peers = reports.iter().map(|report| report.peers).min().unwrap_or(0);
+        let rows = View::rows(children);
+        let peers = table::present(&rows).iter().map(|report| report.peers).min().unwrap_or(0);
         let sent: u64 = reports.iter().map(|report| report.bytes_sent).sum();
-        let progress = table::progress(&View::rows(children), &self.run(&Losses::default()), usize::MAX);
+        let progress = table::progress(&rows, &self.run(&Losses::default()), usize::MAX);
         let mut parts = vec![progress.join(" · ")];
         if children.len() > 1 {
             parts.push(format!("at least {}", counted(peers as u64, "peer")));
@@ -212,7 +217,7 @@ fn row(child: &Child) -> Row<'_> {
     }
 }
 
-fn summary_columns(summary: &Summary) -> Vec<Column> {
+fn summary_columns(summary: &Summary, each: &str) -> Vec<Column> {
     let column = |title, rank, cell: &dyn Fn(&NodeSummary) -> String| Column {
         title,
         rank,
@@ -225,7 +230,7 @@ fn summary_columns(summary: &Summary) -> Vec<Column> {
         column("node", 0, &|node| format!("{:>2}  {}", node.node, tail(&node.peer))),
         column("own steps", 1, &|node| count(node.steps)),
         column("validation", 2, &|node| number(node.validation_loss)),
-        column("tokens/s", 3, &|node| count(node.tokens_per_second as u64)),
+        column(table::rate(each), 3, &|node| count(node.tokens_per_second as u64)),
         column("exchanges", 4, &|node| count(node.exchanges_completed)),
         column("sent", 5, &|node| human_bytes(node.bytes_sent)),
         column("boundaries", 6, &|node| format!("{:.2} %", boundaries(node))),

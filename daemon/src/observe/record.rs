@@ -343,6 +343,9 @@ pub struct EndFacts {
     /// Whether the run, or the node's own part of it, was complete.
     #[serde(skip_serializing_if = "is_false")]
     pub complete: bool,
+    /// Whether it was the node's own part alone: the run has no end, or goes on to it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub own_part: bool,
     /// Why training has failed, where it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
@@ -408,7 +411,7 @@ mod tests {
             Body::Peers(Peers { peers: vec![PeerFacts::default()], more: 2 }),
             Body::Exchange(ExchangeFacts { seconds: Some(0.25), ..ExchangeFacts::default() }),
             Body::Missed(Missed { count: 3, of: "records".to_owned() }),
-            Body::End(EndFacts { steps: 4, complete: true, failure: None }),
+            Body::End(EndFacts { steps: 4, complete: true, own_part: true, failure: None }),
         ];
         for body in bodies {
             let record = record(body);

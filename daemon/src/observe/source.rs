@@ -79,6 +79,11 @@ fn tell(hub: &Hub, hearing: &mut Hearing, noticed: &Noticed) {
     }
 }
 
+/// Records what is said beside the core.
+pub(crate) fn record_words(hub: &Hub, words: Words) {
+    hub.tell(event(words));
+}
+
 fn event(words: Words) -> Body {
     let level = if words.hint.is_some() { Level::Warning } else { Level::Info };
     Body::Event(EventFacts { level, text: words.text, hint: words.hint.map(str::to_owned) })

@@ -15,7 +15,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::signal;
-use crate::console::{note, print_line, quoted};
+use crate::console::{note, print_line, quoted, screen};
 use crate::failure::{ExitCode, Failure};
 
 /// Set for the process in the background.
@@ -121,6 +121,7 @@ pub fn detach(root: &Path) -> Result<(), Failure> {
     IS_DETACHED.store(true, Ordering::SeqCst);
     let goes_on = GoesOn { in_background: std::process::id(), data_directory: root.to_owned() };
     print_line(&serde_json::to_string(&goes_on).expect("a number and a path are serialisable"));
+    screen::leave_terminal();
     write_to(&log).map_err(unwritable)?;
     note(&format!("murmur {} begins, process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     std::thread::spawn(move || {

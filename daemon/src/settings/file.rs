@@ -1,5 +1,6 @@
 //! Reading TOML so that a mistake is found at once: file, line, key, and the key that was probably meant.
 
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
@@ -49,19 +50,34 @@ fn read(path: &Path, kind: &str) -> Result<String, Failure> {
         Failure::new(ExitCode::Settings, format!("cannot read the {kind} file {}: {error}", path.display()))
             .hint("`murmur init` writes annotated run.toml and node.toml files to begin with")
     };
-    let length = std::fs::metadata(path).map_err(unreadable)?.len();
-    if length > FILE_BYTES_MAX {
-        let message = format!("{} has {length} bytes: that is no {kind} file", path.display());
-        return Err(Failure::new(ExitCode::Settings, message));
+    bounded(path, FILE_BYTES_MAX).map_err(unreadable)?.ok_or_else(|| too_long(path, kind, FILE_BYTES_MAX))
+}
+
+/// The text of a file, a pipe or a device; none where it has more bytes than that: a device may have no end, and says no length.
+///
+/// # Errors
+/// When it cannot be read, or is no text.
+pub(crate) fn bounded(path: &Path, bytes_max: u64) -> std::io::Result<Option<String>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Ok(None);
     }
-    std::fs::read_to_string(path).map_err(unreadable)
+    let text = String::from_utf8(bytes);
+    text.map(Some).map_err(|_| std::io::Error::new(std::io::ErrorKind::InvalidData, "it is no text (UTF-8)"))
+}
+
+/// A refusal of what is no file of this kind for its length.
+pub(crate) fn too_long(path: &Path, kind: &str, bytes_max: u64) -> Failure {
+    let message = format!("{} has more than {bytes_max} bytes: that is no {kind} file", path.display());
+    Failure::new(ExitCode::Settings, message)
 }
 
 /// A better refusal where a file is none of the `wanted` kind (run, node or scenario), but a sound one of another kind.
 pub(crate) fn of_other_kind(path: &Path, text: &str, wanted: &str, failure: Failure) -> Failure {
     let has_keys = toml::from_str::<toml::Table>(text).is_ok_and(|table| !table.is_empty());
     let (kind, hint) = if has_keys && wanted != "node" && toml::from_str::<NodeSettings>(text).is_ok() {
-        ("node", "give it after --node")
+        ("node", "commands that take a node file take it after --node, as in `murmur start run.toml --node node.toml`")
     } else if has_keys && wanted != "run" && toml::from_str::<RunManifest>(text).is_ok() {
         ("run", "`murmur start` and `murmur local` take it, without an option in front")
     } else {
@@ -261,6 +277,27 @@ mod tests {
         with("[network]\nport = 4711\n[model]\nlayers = 2\n");
         let failure = load_run_manifest(&path).expect_err("neither");
         assert!(failure.to_string().contains("unknown key"), "{failure}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_has_no_end_is_no_settings_file_and_a_pipe_may_be_one() {
+        for kind in ["run", "node"] {
+            let refused = match kind {
+                "run" => load_run_manifest(Path::new("/dev/zero")).map(drop),
+                _ => load_node_settings(Path::new("/dev/zero")).map(drop),
+            };
+            let expected = format!("/dev/zero has more than 1048576 bytes: that is no {kind} file");
+            assert_eq!(refused.expect_err("it has no end").to_string(), expected);
+        }
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo is there").success());
+        let path = pipe.clone();
+        let writing = std::thread::spawn(move || std::fs::write(path, "[model]\nlayers = 2\n"));
+        let manifest = load_run_manifest(&pipe).expect("a run file");
+        assert_eq!(manifest.model.transformer().map(|model| model.layers), Some(2));
+        writing.join().expect("no panic").expect("written");
     }
 
     #[test]

@@ -52,12 +52,14 @@ pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManif
     Ok((manifest, ReadBase { weights, fitted }))
 }
 
-/// The base that a joiner needs, where the run trains adapters: read before anything of the run is written.
+/// The base that a joiner needs, where the run trains adapters: read before anything of the run is written. One that is given
+/// without need is refused where a founder's would be.
 ///
 /// # Errors
 /// When it is missing, cannot be read or is not the run's.
 pub fn joined(manifest: &RunManifest, settings: &NodeSettings) -> Result<ReadBase, Failure> {
     if !manifest.lora.is_on() {
+        described(manifest.clone(), settings)?;
         return Ok(ReadBase::default());
     }
     let fitted = fit(manifest, settings)?;
@@ -213,5 +215,16 @@ mod tests {
         let failure = described(manifest, &settings).expect_err("no transformer");
         assert!(failure.to_string().starts_with("a base model is a transformer"), "{failure}");
         assert!(failure.remedy().contains("--base"), "{failure}");
+    }
+
+    #[test]
+    fn a_joiners_base_that_is_not_there_is_refused_as_a_founders_where_the_run_needs_none() {
+        let mut settings = NodeSettings::default();
+        assert!(joined(&RunManifest::default(), &settings).is_ok(), "none is given");
+        settings.model.base = "/nonexist".into();
+        let refused = |result: Result<(), Failure>| result.expect_err("it is not there").to_string();
+        let founder = refused(found(RunManifest::default(), &settings).map(drop));
+        assert_eq!(refused(joined(&RunManifest::default(), &settings).map(drop)), founder);
+        assert!(founder.contains("/nonexist"), "{founder}");
     }
 }

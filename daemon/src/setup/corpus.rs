@@ -55,6 +55,25 @@ pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
     }
 }
 
+/// Refuses the same statistics twice, under whatever names: a member's rows would count twice. What cannot be read is an error when
+/// it is opened.
+pub(crate) fn check_statistics(paths: &[PathBuf]) -> Result<(), Failure> {
+    let mut known: Vec<(&PathBuf, Vec<u8>)> = Vec::new();
+    for path in paths.iter().filter(|path| path.is_file()) {
+        let Ok(content) = std::fs::read(path) else { continue };
+        if let Some((first, _)) = known.iter().find(|(_, known)| *known == content) {
+            let (first, path) = (first.display(), path.display());
+            let message = match first.to_string() == path.to_string() {
+                true => format!("{path} is given twice: its rows would count twice"),
+                false => format!("{first} and {path} are the same statistics: their rows would count twice"),
+            };
+            return Err(Failure::new(ExitCode::Files, message).hint("give each member's statistics once"));
+        }
+        known.push((path, content));
+    }
+    Ok(())
+}
+
 /// What is wrong with the data, with its remedy.
 pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
     let code = match error {
@@ -62,4 +81,23 @@ pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
         _ => ExitCode::Files,
     };
     Failure::new(code, error.to_string()).hint(error.remedy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_statistics_are_taken_once() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let [one, copy, other] = ["one", "copy", "other"].map(|name| folder.path().join(name));
+        for (path, content) in [(&one, "{\"rows\": 1}"), (&copy, "{\"rows\": 1}"), (&other, "{\"rows\": 2}")] {
+            std::fs::write(path, content).expect("written");
+        }
+        assert!(check_statistics(&[one.clone(), other.clone(), folder.path().join("absent")]).is_ok());
+        let twice = check_statistics(&[one.clone(), other, one.clone()]).expect_err("twice");
+        assert!(twice.to_string().ends_with("one is given twice: its rows would count twice"), "{twice}");
+        let copied = check_statistics(&[one, copy]).expect_err("a copy");
+        assert!(copied.to_string().contains("copy are the same statistics"), "{copied}");
+    }
 }

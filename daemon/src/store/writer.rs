@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use murmur_protocol::ModelLayout;
 
-use super::{CheckpointError, ToWrite};
-use crate::console::note;
+use super::{CheckpointError, ToWrite, newest_checkpoint};
+use crate::console::{Words, note};
 use crate::drivers::{NotSaved, Reply, SavedCheckpoint};
 use crate::process::memory;
 
@@ -48,13 +48,26 @@ impl CheckpointWriter {
     /// # Panics
     /// When the system has no thread left.
     pub fn start(folder: PathBuf, layout: Arc<ModelLayout>, keep: usize) -> CheckpointWriter {
+        CheckpointWriter::start_telling(folder, layout, keep, |_| {})
+    }
+
+    /// The same, where somebody is told of each checkpoint that cannot be written, beside people.
+    ///
+    /// # Panics
+    /// When the system has no thread left.
+    pub fn start_telling(
+        folder: PathBuf,
+        layout: Arc<ModelLayout>,
+        keep: usize,
+        tell: impl Fn(Words) + Send + 'static,
+    ) -> CheckpointWriter {
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let writing = Arc::new(AtomicBool::new(false));
         let (is_writing, held) = (writing.clone(), Arc::new(AtomicUsize::new(0)));
         let of_thread = held.clone();
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write_all(&orders, &folder, &layout, keep, (&is_writing, &of_thread)))
+            .spawn(move || write_all(&orders, (&folder, &layout, keep), (&is_writing, &of_thread), &tell))
             .expect("the system has a thread for the store");
         CheckpointWriter { queue: Some(queue), writing, held, thread: Some(thread) }
     }
@@ -129,10 +142,9 @@ impl CheckpointWriter {
 /// Returns how the last one went.
 fn write_all(
     orders: &Receiver<Order>,
-    folder: &Path,
-    layout: &ModelLayout,
-    keep: usize,
+    (folder, layout, keep): (&Path, &ModelLayout, usize),
     (is_writing, held): (&AtomicBool, &AtomicUsize),
+    tell: &impl Fn(Words),
 ) -> Result<(), CheckpointError> {
     let mut last = Ok(());
     for Order { checkpoint, is_replaced, reply } in orders {
@@ -159,16 +171,24 @@ fn write_all(
             None => tracing::info!("a checkpoint was given up before it was whole"),
         });
         if let Err(error) = &last {
-            note(&format!(
-                "warning: cannot write a checkpoint: {error}\nhint: the one before it stays; make room there, or mend \
-                 the disk"
-            ));
+            let words = unwritten(error, newest_checkpoint(folder).is_some());
+            note(&format!("warning: {}\nhint: {}", words.text, words.hint.unwrap_or_default()));
+            tell(words);
         }
         // The next one is minutes away.
         memory::collect();
         held.fetch_sub(1, Ordering::AcqRel);
     }
     last
+}
+
+/// That a checkpoint could not be written, and whether there is one of before.
+fn unwritten(error: &CheckpointError, is_one_there: bool) -> Words {
+    let hint = match is_one_there {
+        true => "the one before it stays; make room there, or mend the disk",
+        false => "there is none yet; make room there, or mend the disk",
+    };
+    Words { text: format!("cannot write a checkpoint: {error}"), hint: Some(hint) }
 }
 
 /// Keeps a model that a peer's has replaced, and says where.

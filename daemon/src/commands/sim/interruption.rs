@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::console::note;
+use crate::console::screen::note_after_ctrl_c;
 use crate::failure::ExitCode;
 use crate::process::signal::Signals;
 
@@ -20,7 +20,7 @@ pub(in crate::commands) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> 
             let _ = listens.send(());
             signals.first().await;
             raised.store(true, Ordering::Relaxed);
-            note("interrupted: writing what there is; once more to stop at once");
+            note_after_ctrl_c("interrupted: writing what there is; once more to stop at once");
             signals.second().await;
         });
         std::process::exit(ExitCode::Interrupted as i32);

@@ -1,9 +1,8 @@
 //! How far many seeds have come: one line on stderr that redraws itself on a terminal, a line now and then elsewhere.
 
-use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use crate::console::note;
+use crate::console::{note, screen};
 
 /// Without a terminal to redraw, a line this often.
 const PLAIN_PERIOD: Duration = Duration::from_secs(15);
@@ -24,7 +23,7 @@ pub(in crate::commands) struct Progress {
 impl Progress {
     pub(in crate::commands) fn new(total: u64, things: &'static str) -> Progress {
         let begin = Instant::now();
-        Progress { total, things, begin, redraws: std::io::stderr().is_terminal(), is_drawn: false, last_plain: begin }
+        Progress { total, things, begin, redraws: screen::is_live(), is_drawn: false, last_plain: begin }
     }
 
     pub(in crate::commands) fn show(&mut self, finished: u64, further: &str) {
@@ -43,7 +42,7 @@ impl Progress {
         let line = format!("{finished} of {} {}{further} · {seconds} s{left}", self.total, self.things);
         if self.redraws {
             self.is_drawn = true;
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[2K{line}");
+            screen::draw(vec![line]);
         } else if self.last_plain.elapsed() >= PLAIN_PERIOD {
             self.last_plain = Instant::now();
             note(&line);
@@ -53,7 +52,7 @@ impl Progress {
     /// Makes room for other lines.
     pub(in crate::commands) fn clear(&mut self) {
         if std::mem::take(&mut self.is_drawn) {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[2K");
+            screen::draw(Vec::new());
         }
     }
 }

@@ -7,7 +7,7 @@ use murmur_sim::file::{BuiltIn, Drawn, MEMORY_BYTES_MAX, Mistake, ScenarioFile, 
 use super::setting::{EXAMPLE, Setting};
 use crate::console::human_bytes;
 use crate::failure::{ExitCode, Failure};
-use crate::settings::{fault, line_of_field, nearest, of_other_kind, parse};
+use crate::settings::{bounded, fault, line_of_field, nearest, of_other_kind, parse, too_long};
 
 /// The largest scenario file read, in bytes. Ours are about 5 KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -123,11 +123,7 @@ fn read(name: &str) -> Result<String, Failure> {
         Failure::new(ExitCode::Settings, format!("cannot read the scenario file {name}: {error}"))
             .hint("`murmur sim show everything` prints an annotated one to begin with")
     };
-    let length = std::fs::metadata(path).map_err(unreadable)?.len();
-    if length > FILE_BYTES_MAX {
-        return Err(Failure::new(ExitCode::Settings, format!("{name} has {length} bytes: that is no scenario file")));
-    }
-    std::fs::read_to_string(path).map_err(unreadable)
+    bounded(path, FILE_BYTES_MAX).map_err(unreadable)?.ok_or_else(|| too_long(path, "scenario", FILE_BYTES_MAX))
 }
 
 fn unknown(name: &str) -> Failure {

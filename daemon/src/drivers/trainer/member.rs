@@ -9,6 +9,9 @@ use murmur_training::TrainingError;
 
 use super::{Stage, TrainerThread, blend};
 
+/// A step counts as so many usual ones at most: hours of rest would be the pace of hundreds of steps after them.
+const AVERAGES_MAX: f64 = 10.0;
+
 /// Where a trainer stands between two averages.
 #[derive(Debug)]
 pub(super) struct Member {
@@ -21,6 +24,8 @@ pub(super) struct Member {
     waits: bool,
     /// Of the last batch: bytes, tokens or images, and the seconds that its gradient took.
     last_batch: (usize, f64),
+    /// Since when the time of the next step counts: from its first order, or from the end of what followed the last step.
+    step_since: Option<Instant>,
     /// The swarm's progress from which the last batch was to lead on.
     batch_at: Option<f64>,
     /// Whether the others are told that nothing more will come.
@@ -29,7 +34,17 @@ pub(super) struct Member {
 
 impl Member {
     fn new(spec: SynchronousSpec) -> Member {
-        Member { spec, ordered: None, steps: 0, waits: false, last_batch: (0, 0.0), batch_at: None, has_ended: false }
+        let last_batch = (0, 0.0);
+        Member {
+            spec,
+            ordered: None,
+            steps: 0,
+            waits: false,
+            last_batch,
+            step_since: None,
+            batch_at: None,
+            has_ended: false,
+        }
     }
 
     /// Whether there is something to compute.
@@ -49,6 +64,18 @@ impl Member {
 
     pub(super) fn order(&mut self, request: RequestId) {
         self.ordered = Some(request);
+        self.step_since.get_or_insert_with(Instant::now);
+    }
+
+    /// The last step is done, and all that followed it.
+    pub(super) fn begin_step(&mut self) {
+        self.step_since = Some(Instant::now());
+    }
+
+    /// What a step has taken with all that it waited for, where it took so long by itself, and steps of late took that `average`.
+    pub(super) fn step_seconds(&self, alone: f64, average: f64) -> f64 {
+        let most = if average > 0.0 { AVERAGES_MAX * average } else { f64::INFINITY };
+        self.step_since.map_or(alone, |since| since.elapsed().as_secs_f64().min(most).max(alone))
     }
 
     /// The model is the average of all.
