@@ -1,6 +1,5 @@
-//! A few nodes in a world that does whatever a tape of bytes says: deliver, lose, repeat, delay, crash, lie.
-//!
-//! Nothing here is fair or likely. Whatever happens, the laws at the end of this file hold.
+//! A few nodes in a world that does whatever a tape of bytes says: deliver, lose, repeat, delay, crash, lie. Nothing here is
+//! fair or likely. Whatever happens, the laws at the end of this file hold.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
