@@ -1,8 +1,8 @@
 //! Giving the model to joiners, a few chunks at a time.
 //!
-//! Joiners are sent a copy of the state, or of what they ask for where it is large, made at a step boundary and kept for a while: a
-//! boundary may be a second away, and one that comes back for the next chunks should not wait for it again. Chunks travel in parts that take about
-//! two seconds each on the joiner's line.
+//! Joiners are sent a copy of the state, or of what they ask for where it is large, made at a step boundary and kept for a while:
+//! a boundary may be a second away, and one that comes back for the next chunks should not wait for it again. Chunks travel in
+//! parts that take about two seconds each on the joiner's line.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

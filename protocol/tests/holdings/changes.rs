@@ -246,12 +246,13 @@ fn who_copies_a_model_copies_what_it_holds_now() {
     assert!(effects.iter().any(begins), "{effects:?}");
 }
 
-#[test]
-fn a_copy_that_is_being_checked_is_made_anew_of_what_is_held_now() {
+/// A joiner of the first fragment that has met the members up to this one. The first has given it a copy, which another is asked to
+/// check: who, and with what proposal.
+fn with_a_copy_that_is_checked(members: u8) -> (Driven, PeerId, Propose) {
     let (mut joiner, _) = Driven::with(config(Start::FromPeer, Holding::of([0])), PARAMETERS, 0);
     let layout = *crate::driven::layout(PARAMETERS).digest();
     let (from, request, chunks) = requests(&joiner.meet(1, Holding::ALL))[0];
-    joiner.meet(2, Holding::ALL);
+    (2..=members).for_each(|key| drop(joiner.meet(key, Holding::ALL)));
     let header = TransferHeader::State { request, chunk: chunks.first, progress: 7.0, layout };
     let payload = Snapshot::from(values(chunks)).to_payload();
     let effects = joiner.tell(Event::TransferReceived { peer: from, header, payload });
@@ -261,7 +262,13 @@ fn a_copy_that_is_being_checked_is_made_anew_of_what_is_held_now() {
     });
     let (request, report) = (load.expect("all is there"), TrainingReport::default());
     let effects = joiner.tell(Event::StateLoaded { request, accepted: true, report });
-    let (checker, probe) = proposed(&effects).expect("the other member is to check it");
+    let (checker, probe) = proposed(&effects).expect("another member is to check it");
+    (joiner, checker, probe)
+}
+
+#[test]
+fn a_copy_that_is_being_checked_is_made_anew_of_what_is_held_now() {
+    let (mut joiner, checker, probe) = with_a_copy_that_is_checked(2);
     assert_eq!((checker, probe.part, probe.standing.gamma), (peer(2), fragment(0), 0.0));
     let effects = joiner.tell(changed(Holding::of([1])));
     assert_eq!(failures(&effects), [(peer(2), ExchangeFailure::NotHeld)]);
@@ -298,20 +305,7 @@ fn what_comes_when_the_run_is_over_is_shared_with_those_who_have_it() {
 #[test]
 fn a_check_that_is_refused_when_its_copy_is_made_anew_or_the_joiner_leaves_is_followed_by_no_exchange() {
     for (event, phase) in [(changed(Holding::ALL), Phase::Joining), (Event::LeaveRequested, Phase::Left)] {
-        let (mut joiner, _) = Driven::with(config(Start::FromPeer, Holding::of([0])), PARAMETERS, 0);
-        let layout = *crate::driven::layout(PARAMETERS).digest();
-        let (from, request, chunks) = requests(&joiner.meet(1, Holding::ALL))[0];
-        (2..=3).for_each(|key| drop(joiner.meet(key, Holding::ALL)));
-        let header = TransferHeader::State { request, chunk: chunks.first, progress: 7.0, layout };
-        let payload = Snapshot::from(values(chunks)).to_payload();
-        let effects = joiner.tell(Event::TransferReceived { peer: from, header, payload });
-        let load = effects.iter().find_map(|effect| match effect {
-            Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
-            _ => None,
-        });
-        let (request, report) = (load.expect("all is there"), TrainingReport::default());
-        let effects = joiner.tell(Event::StateLoaded { request, accepted: true, report });
-        let (checker, probe) = proposed(&effects).expect("another member is to check it");
+        let (mut joiner, checker, probe) = with_a_copy_that_is_checked(3);
         assert_eq!(failures(&joiner.tell(event)), [], "the probe is of what is still held");
         let reject = Reject { exchange: probe.exchange, reason: RejectReason::Busy, retry_after_ms: 300 };
         let effects = joiner.tell(Event::MessageReceived { peer: checker, message: Message::Reject(reject) });
