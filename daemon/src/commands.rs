@@ -43,7 +43,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         memory::set_huge_pages(true); // a node chooses once it knows its model
     }
     if matches!(command, Command::Start(_) | Command::Join(_) | Command::Local(_) | Command::Lend(_)) {
-        output::go_on_without_output();
+        output::go_on_without_output("training");
     }
     if let Command::Start(StartOptions { node, .. }) | Command::Join(JoinOptions { node, .. }) = &command {
         if node.daemon.in_background {

@@ -147,7 +147,7 @@ impl RunManifest {
         check("gossip.interval_steps_max", most, most_holds, "gossip.interval_steps to 10000")?;
         check("gossip.bits", gossip.bits, matches!(gossip.bits, 6 | 8), "6 or 8")?;
         let fragments = gossip.fragments;
-        check("gossip.fragments", fragments, (1..=FRAGMENTS_MAX).contains(&fragments), "1 to 64")?;
+        check("gossip.fragments", fragments, fragments <= FRAGMENTS_MAX, "0 (by size) to 64")?;
         let momentum_bits = gossip.momentum_bits;
         check("gossip.momentum_bits", momentum_bits, matches!(momentum_bits, 0 | 4), "0 (off) or 4")?;
         within("gossip.gamma", gossip.gamma, f64::MIN_POSITIVE, 0.5, "above 0, at most 0.5")?;

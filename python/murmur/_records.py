@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
@@ -65,7 +66,7 @@ def read_journal(path: Union[str, Path]) -> Iterator[Record]:
     ``path`` is a file of it, its folder, or the data directory of a node, whose daemon may run meanwhile. Lines that are no
     records, such as one that a killed daemon has not finished, are left out.
 
-    Raises ``MurmurError`` where there is no journal.
+    Raises ``MurmurError`` where there is no journal, or no record of this version in it.
     """
     given = Path(path)
     if given.is_dir():
@@ -74,7 +75,11 @@ def read_journal(path: Union[str, Path]) -> Iterator[Record]:
         files = [given] if given.exists() else []
     if not files:
         raise MurmurError(f"there is no journal at {given}", "it lies in the data directory of a node, as journal/")
-    return _read(files)
+    records = _read(files)
+    first = next(records, None)
+    if first is None:
+        raise MurmurError(f"{given} is no journal of murmur, or one of a newer version", "a journal is journal/*.jsonl")
+    return chain([first], records)
 
 
 def _files(folder: Path) -> List[Path]:

@@ -165,7 +165,7 @@ class Swarm:
     def _wait_until_ready(self, ready: "queue.Queue[Optional[Dict[str, Any]]]") -> None:
         found: Dict[int, Dict[str, Any]] = {}
         deadline = time.monotonic() + self._ready_timeout
-        while len(found) < self._count:
+        while len(found) < max(1, self._count):
             try:
                 one = ready.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:

@@ -154,6 +154,10 @@ class Refusals(Case):
         with self.assertRaisesRegex(murmur.MurmurError, "cannot start"):
             with murmur.local(binary=self.folder / "nothing"):
                 self.fail("it started")
+        for few in (0, -1):
+            with self.assertRaisesRegex(murmur.MurmurError, "1 to 64"):
+                with murmur.local(nodes=few, binary=BINARY):
+                    self.fail("it started")
 
     def test_daemons_that_are_not_ready_in_time_are_stopped(self):
         with self.assertRaisesRegex(murmur.MurmurError, "not ready after 0 s"):
@@ -212,6 +216,10 @@ class Refusals(Case):
         for nothing in (self.folder / "nothing", self.folder / "journal" / ".."  / "run.d"):
             with self.assertRaisesRegex(murmur.MurmurError, "no journal"):
                 murmur.read_journal(nothing)
+        notes = self.folder / "notes.txt"
+        notes.write_text("mine\n")
+        with self.assertRaisesRegex(murmur.MurmurError, "no journal"):
+            murmur.read_journal(notes)
 
 
 if __name__ == "__main__":

@@ -282,7 +282,7 @@ impl Default for GossipSection {
         GossipSection {
             interval_steps: Drawn::fixed(defaults.interval_steps),
             bits: vec![defaults.bits],
-            fragments: Drawn::fixed(defaults.fragments),
+            fragments: Drawn::fixed(1),
             gamma: Drawn::fixed(defaults.gamma),
             step_fraction: Drawn::fixed(defaults.step_fraction),
             clip_factor: Drawn::fixed(defaults.clip_factor),

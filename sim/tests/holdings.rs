@@ -97,7 +97,7 @@ fn a_fragment_is_never_left_to_liars() {
     let mut changes = 0;
     for seed in 0..100 {
         let scenario = file.draw(seed).scenario;
-        let (mut nodes, count) = (scenario.nodes.clone(), scenario.gossip.fragments);
+        let (mut nodes, count) = (scenario.nodes.clone(), scenario.fragments().count());
         let mut incidents = scenario.incidents.clone();
         incidents.sort_by_key(|(time, _)| *time);
         for (_, incident) in incidents {

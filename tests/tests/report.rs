@@ -39,7 +39,7 @@ fn a_swarm_that_lost_a_member_is_reported_and_replayed() {
 
     let (code, said, errors) = outcome(folder.path(), &["report", "first", "second/journal", "--output", "out.html"]);
     assert_eq!(code, Some(0), "{errors}");
-    assert!(said.contains("The run \u{201c}tiny\u{201d} has stopped: 2 nodes trained together for"), "{said}");
+    assert!(said.contains("The run \u{201c}tiny\u{201d} has stopped: 2 nodes trained together over"), "{said}");
     assert!(said.contains("a node broke off once"), "{said}");
     let page = std::fs::read_to_string(folder.path().join("out.html")).expect("written");
     for part in [
@@ -121,6 +121,8 @@ fn replays_and_finds_what_differs(folder: &Path, core: &Path) {
 fn wrong_input_ends_in_a_line(folder: &Path) {
     std::fs::create_dir(folder.join("empty")).expect("created");
     std::fs::write(folder.join("notes.html"), "mine").expect("written");
+    std::fs::create_dir(folder.join("closed")).expect("created");
+    std::os::unix::fs::symlink("00000001.jsonl", folder.join("closed/00000001.jsonl")).expect("a loop");
     let journal = std::fs::read(folder.join("first/journal/00000001.jsonl")).expect("there");
     let other = String::from_utf8(journal)
         .expect("UTF-8")
@@ -131,6 +133,7 @@ fn wrong_input_ends_in_a_line(folder: &Path) {
         (&["report"][..], 5, "has a journal"),
         (&["report", "nothing"], 5, "is no file or folder, and no run of this machine"),
         (&["report", "empty"], 5, "there is no journal in it"),
+        (&["report", "closed"], 5, "cannot read the journal closed/00000001.jsonl"),
         (&["report", "run.toml"], 5, "is no journal of murmur"),
         (&["report", "first", "--output", "nowhere/out.html"], 5, "there is no folder nowhere"),
         (&["report", "first", "--output", "empty"], 5, "is a folder"),

@@ -231,6 +231,13 @@ fn wrong_arguments_are_refused_before_any_work() {
         assert_eq!(code, 2);
         assert!(message.contains("--nodes <N>': it takes a whole number from 2 to 4096"), "{message}");
     }
+    // No seed comes after it, so that no range has it.
+    for arguments in [&["run", "calm", "--seed"][..], &["replay", "calm"]] {
+        let (code, message) = failure(&[arguments, &["18446744073709551615"]].concat());
+        assert!(code != 0 && message.contains("0 to 18446744073709551614"), "{code}: {message}");
+    }
+    let (code, message) = failure(&["run", "calm", "--set", "gossip.kind=pair"]);
+    assert!(code == 3 && message.contains("pair") && !message.contains("list"), "{message}");
     let (code, message) = failure(&["run", "calm", "--set", "swarm.nodes=1"]);
     assert_eq!(
         (code, message.as_str()),
@@ -276,6 +283,31 @@ fn an_interrupted_run_writes_what_it_has_and_exits_130() {
     assert!(ended >= 1 && written["interrupted"] == true, "{ended}");
 }
 
+/// Where nobody reads on, `head` for example, the files that were asked for are written all the same.
+#[cfg(unix)]
+#[test]
+fn files_are_written_without_a_reader_of_the_output() {
+    let folder = folder();
+    let (path, run_file) = (file(folder.path(), SMALL), write_run(folder.path(), TINY_RUN));
+    let run_file = run_file.to_str().expect("UTF-8");
+    let swept = ["sim", "run", &path, "--seeds", "0..4"];
+    let compared = ["compare", run_file, "--nodes", "2", "--seeds", "1", "--steps", "4", "--methods", "ring,alone"];
+    for (arguments, written) in [(&swept[..], "results.json"), (&compared, "report.html")] {
+        let results = folder.path().join(written);
+        let mut child = murmur(MURMUR)
+            .args(arguments)
+            .arg("--output")
+            .arg(&results)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        drop(child.stdout.take());
+        let status = child.wait().expect("it ends");
+        assert!(status.success() && results.join(written).exists(), "{arguments:?}: {status}");
+    }
+}
+
 /// `murmur compare` of three nodes on links that cost nothing. Of a tiny model: what is computed is not looked at.
 fn compare(folder: &Path, methods: &str, more: &[&str]) -> Output {
     let run_file = write_run(folder, TINY_RUN);
@@ -312,13 +344,16 @@ fn a_comparison_of_what_there_is_not_ends_in_one_line_with_a_hint() {
     let book = folder.path().join("book.txt");
     std::fs::write(&book, "Once upon a time\n").expect("written");
     let (book, of_links) = (book.to_str().expect("UTF-8"), "a file of links holds up_mbit = 10, down_mbit = 50, ");
-    let cases: [(&[&str], i32, &str, &str); 8] = [
+    let cases: [(&[&str], i32, &str, &str); 11] = [
         (&["--faults", "none,kill"], 2, "`none` and a fault", "leave `none` out"),
         (&["--methods", "rign"], 2, "there is no method `rign`", "did you mean `ring`?"),
         (&["--faults", "kil"], 2, "there is no fault `kil`", "did you mean `kill`?"),
         (&["--links", "moon"], 3, "there are no links `moon`", "lan, home or world"),
         (&["--links", &links], 3, "down_mbit = 0 is out of range", "from 0.01 to 1000000"),
         (&["--links", book], 3, "book.txt:1: ", of_links),
+        (&["--speeds", "1,1,0.5", "--nodes", "2"], 2, "--speeds has 3 speeds, for 2 nodes", "repeated"),
+        (&["--steps", "9223372036854775807"], 2, "--steps", "1 to 1000000000"),
+        (&["--data", book], 3, "book.txt: ", "a longer text"),
         (&["--data", "/nowhere/book.txt"], 5, "/nowhere/book.txt", "plain text"),
         (&["/nowhere/run.toml"], 3, "/nowhere/run.toml", "hint: "),
     ];

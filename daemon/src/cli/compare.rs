@@ -27,7 +27,7 @@ pub struct CompareOptions {
     pub nodes: usize,
     /// Steps of each node, on average.
     #[arg(long, value_name = "N", default_value = "160", help_heading = TRAINING,
-        value_parser = whole::<u64>(1..=u64::MAX, ""))]
+        value_parser = whole::<u64>(1..=1_000_000_000, ""))]
     pub steps: u64,
     /// Time of one step on a node of speed 1, simulated and, at least, of real daemons.
     #[arg(long, value_name = "SECONDS", default_value = "1", help_heading = TRAINING,

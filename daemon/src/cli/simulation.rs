@@ -67,7 +67,7 @@ pub struct SimReplayOptions {
     #[arg(required = true, num_args = 1..=2, value_names = ["SCENARIO", "SEED"])]
     pub which: Vec<String>,
     /// The seed.
-    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX, ""))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=SEED_MAX, ""))]
     pub seed: Option<u64>,
     /// Nodes of the swarm instead of the file's: as in the run that is replayed.
     #[arg(long, value_name = "N", value_parser = whole::<usize>(NODES, ""))]
@@ -103,7 +103,7 @@ pub struct SimCheckDeterminismOptions {
     /// A built-in scenario, or a file.
     pub scenario: String,
     /// The seed.
-    #[arg(long, default_value = "0", value_name = "N", value_parser = whole::<u64>(0..=u64::MAX, ""))]
+    #[arg(long, default_value = "0", value_name = "N", value_parser = whole::<u64>(0..=SEED_MAX, ""))]
     pub seed: u64,
     /// Nodes of the swarm instead of the file's.
     #[arg(long, value_name = "N", value_parser = whole::<usize>(NODES, ""))]
@@ -130,7 +130,7 @@ pub struct SeedOptions {
     #[arg(long, value_name = "A..B")]
     pub seeds: Option<Seeds>,
     /// One seed alone.
-    #[arg(long, value_name = "N", conflicts_with = "seeds", value_parser = whole::<u64>(0..=u64::MAX, ""))]
+    #[arg(long, value_name = "N", conflicts_with = "seeds", value_parser = whole::<u64>(0..=SEED_MAX, ""))]
     pub seed: Option<u64>,
 }
 
@@ -148,6 +148,9 @@ pub struct WorkOptions {
     pub format: Console,
 }
 
+/// The last seed that has one after it, where a range with it ends.
+const SEED_MAX: u64 = u64::MAX - 1;
+
 /// A range of seeds that is not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seeds(pub Range<u64>);
@@ -157,7 +160,7 @@ impl SeedOptions {
     pub fn range(&self) -> Range<u64> {
         match (&self.seeds, self.seed) {
             (Some(Seeds(range)), _) => range.clone(),
-            (None, Some(seed)) => seed..seed.saturating_add(1),
+            (None, Some(seed)) => seed..seed + 1,
             (None, None) => 0..10,
         }
     }

@@ -55,13 +55,14 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     if let Some(real) = &real {
         lines.extend(beside(real, &results));
     }
-    lines.iter().for_each(|line| print_fitted(line, 0));
-    print_line("");
+    // The files first: where nobody reads on, printing ends the process.
     if let Some(output) = output {
         output.write("report.html", &page(&results, &figures, real.as_ref(), &wanted::command(options)))?;
         output.write("curves.csv", &curves(&results))?;
         output.write("summary.txt", &(lines.join("\n") + "\n"))?;
     }
+    lines.iter().for_each(|line| print_fitted(line, 0));
+    print_line("");
     if results.left_out > 0 || (options.real && real.is_none_or(|real| real.left_out > 0)) {
         return Err(interrupted("interrupted: this is a part of the comparison".to_owned()).hint(SHORTER).into());
     }

@@ -1,5 +1,7 @@
 //! The journals that a path or a name means, before anything is read of them.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{ExitCode, Failure};
@@ -31,6 +33,12 @@ fn files(node: &Path) -> Result<Vec<PathBuf>, Failure> {
         Failure::new(ExitCode::Files, format!("cannot read the journal of {}: {error}", node.display()))
             .hint("a daemon writes its journal into `journal` in its data directory; `murmur list` shows those")
     })?;
+    // A daemon beside may remove its oldest one.
+    let failed = files.iter().find_map(|file| File::open(file).err().map(|error| (file, error)));
+    if let Some((file, error)) = failed.filter(|(_, error)| error.kind() != ErrorKind::NotFound) {
+        return Err(Failure::new(ExitCode::Files, format!("cannot read the journal {}: {error}", file.display()))
+            .hint("is it the file of another user?"));
+    }
     let is_journal = Reading::new(files.clone()).begins_with_a_record(LINES_TRIED);
     if !is_journal {
         let message = format!("{} is no journal of murmur, or one of a newer version", node.display());

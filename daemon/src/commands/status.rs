@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::client::Client;
 use crate::cli::StatusOptions;
-use crate::console::figures::{count, counted, duration, percent, time_left};
+use crate::console::figures::{count, counted, duration, examples, percent, time_left};
 use crate::console::{Console, human_bytes, labelled, print_fitted, print_line, summary_line};
 use crate::observe::outlook::OutlookReport;
 use crate::observe::report::NodeReport;
@@ -39,7 +39,7 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         let name = labelled(&member.peer, member.name.as_deref());
         let speed = match member.tokens_per_second as u64 {
             0 => String::new(),
-            speed => format!(" · says {} a second", count(speed)),
+            speed => format!(" · says {} {} a second", count(speed), examples(&report.prediction)),
         };
         print_row(&format!("member       {name}{speed} · heard {} s ago", member.age_seconds));
     }
@@ -127,7 +127,7 @@ fn print_row(line: &str) {
 fn progress(report: &NodeReport) -> String {
     let swarm = match report.swarm_tokens_per_second as u64 {
         0 => String::new(),
-        speed => format!(" · swarm {} a second, as members tell", count(speed)),
+        speed => format!(" · swarm {} {} a second, as members tell", count(speed), examples(&report.prediction)),
     };
     let OutlookReport { share, own_steps, swarm_steps, seconds_left } = &report.outlook;
     let Some(share) = share else { return format!("no end set{swarm}") };

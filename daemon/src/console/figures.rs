@@ -69,6 +69,11 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", (100.0 * share + 1e-6).floor())
 }
 
+/// A part of a whole, 0 to 1, in whole percent.
+pub(crate) fn share(part: f64) -> String {
+    format!("{:.0} %", 100.0 * part)
+}
+
 /// Bytes for people.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     match bytes {

@@ -6,12 +6,11 @@
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::{ExitCode, Failure, report};
 
-/// Whether this process goes on without its output.
-static GOES_ON: AtomicBool = AtomicBool::new(false);
+/// What goes on without the output of this process, if anything does.
+static GOES_ON: OnceLock<&str> = OnceLock::new();
 
 /// Why lines of a process that goes on were lost.
 static LOST: OnceLock<String> = OnceLock::new();
@@ -37,9 +36,9 @@ impl Write for StandardOutput {
     }
 }
 
-/// From now on the process goes on without its output: a daemon, which is there to train.
-pub(crate) fn go_on_without_output() {
-    GOES_ON.store(true, Ordering::Relaxed);
+/// From now on the process goes on without its output: a daemon, which is there to train, or what writes files.
+pub(crate) fn go_on_without_output(what: &'static str) {
+    let _ = GOES_ON.set(what);
 }
 
 /// The failure with which a process ends that went on; nothing where all was written, or nobody read.
@@ -50,9 +49,9 @@ pub(crate) fn lost_output() -> Option<Failure> {
 /// What follows when standard output cannot be written.
 pub(crate) fn failed(error: &io::Error) {
     let is_closed = error.kind() == io::ErrorKind::BrokenPipe;
-    if GOES_ON.load(Ordering::Relaxed) {
+    if let Some(what) = GOES_ON.get() {
         if !is_closed && LOST.set(error.to_string()).is_ok() {
-            super::note(&format!("warning: {}; training goes on", failure(&error.to_string())));
+            super::note(&format!("warning: {}; {what} goes on", failure(&error.to_string())));
         }
         return;
     }

@@ -166,7 +166,7 @@ fn the_page_says_in_its_first_sentence_what_came_of_it() {
     let whole = history(ada.into_iter().chain(bob));
     let page = page_of(&whole, false);
     let verdict = page.lines().find(|line| line.contains("class=\"verdict\"")).expect("a verdict");
-    let expected = "The run \u{201c}tiny\u{201d} is complete: 2 nodes of 3 trained together for 1 min 50 s, the loss on held-out \
+    let expected = "The run \u{201c}tiny\u{201d} is complete: 2 nodes of 3 trained together over 1 min 50 s, the loss on held-out \
                     data fell from 4.034 to 3.146 nats per byte, and the models stayed together; but a node broke off once, 25 % \
                     of 4 exchanges failed, and 1 warning was given.";
     assert!(verdict.contains(expected), "{verdict}");

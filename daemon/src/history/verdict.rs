@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Ended, History, NodeHistory, Place};
-use crate::console::figures::{counted, duration, percent};
+use crate::console::figures::{self, counted, duration};
 
 /// A share of exchanges that fail, and of the time in which models drift apart, above which it is said.
 const NOTABLE: f64 = 0.05;
@@ -36,7 +36,7 @@ pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String 
     } else {
         format!("{members} {how}")
     };
-    let mut parts = vec![format!("{told} for {time}")];
+    let mut parts = vec![format!("{told} over {time}")];
     parts.push(loss(history).unwrap_or_else(|| "no loss is known".to_owned()));
     match drifting(history) {
         Some(share) if share <= NOTABLE => parts.push("the models stayed together".to_owned()),
@@ -139,14 +139,17 @@ fn troubles(history: &History, now: f64) -> Vec<String> {
         all.push(format!("a node broke off {}", times(broken)));
     }
     if let Some(share) = drifting(history).filter(|share| *share > NOTABLE) {
-        all.push(format!("the models were further apart than they should be for {} of the time", percent(share)));
+        all.push(format!(
+            "the models were further apart than they should be for {} of the time",
+            figures::share(share)
+        ));
     }
     let counts: Vec<(u64, u64)> = history.nodes.values().map(NodeHistory::exchanges).collect();
     let (done, lost) =
         (counts.iter().map(|counts| counts.0).sum::<u64>(), counts.iter().map(|counts| counts.1).sum::<u64>());
     let share = lost as f64 / (done + lost).max(1) as f64;
     if share > NOTABLE {
-        all.push(format!("{} of {} failed", percent(share), counted(done + lost, "exchange")));
+        all.push(format!("{} of {} failed", figures::share(share), counted(done + lost, "exchange")));
     }
     // What nodes said themselves.
     let warnings: u64 = history.nodes.values().map(|node| node.events.len() as u64 + node.events_left_out).sum();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use murmur_protocol::RunManifest;
-use murmur_training::model::lora;
+use murmur_training::model::{lora, trained_layout};
 use murmur_training::{BaseWeights, Pretrained, PretrainedBase, PretrainedConfig, PretrainedError};
 
 use crate::failure::{ExitCode, Failure};
@@ -31,11 +31,11 @@ pub struct ReadBase {
 /// # Errors
 /// When it cannot be read, is not the one that the run calls for, or was trained with a shorter context.
 pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManifest, ReadBase), Failure> {
+    let mut manifest = described(manifest, settings)?;
     let Some(folder) = settings.model.base() else {
         check_named(&manifest)?;
         return Ok((manifest, ReadBase::default()));
     };
-    let mut manifest = described(manifest, settings)?;
     let fitted = fit(&manifest, settings)?;
     let (weights, digest) = if is_shared_out(&manifest, settings) {
         (None, PretrainedBase::digest_of(folder).map_err(|error| pretrained_failure(&error))?)
@@ -77,12 +77,13 @@ fn is_shared_out(manifest: &RunManifest, settings: &NodeSettings) -> bool {
     manifest.lora.is_on() && !settings.training.helpers.is_empty()
 }
 
-/// The manifest with the architecture of this node's base, where it has one; the weights are not read.
+/// The manifest with the architecture of this node's base, where it has one, and as many fragments as the model's size wants;
+/// the weights are not read.
 ///
 /// # Errors
 /// When it cannot be read, was trained with a shorter context, or the run's model is of another kind.
 pub fn described(mut manifest: RunManifest, settings: &NodeSettings) -> Result<RunManifest, Failure> {
-    let Some(folder) = settings.model.base() else { return Ok(manifest) };
+    let Some(folder) = settings.model.base() else { return Ok(sized(manifest)) };
     let Some(context) = manifest.model.transformer().map(|model| model.context) else {
         let message = "a base model is a transformer, and this run trains a model of another kind";
         return Err(Failure::new(ExitCode::Settings, message).hint("start it without --base"));
@@ -95,7 +96,13 @@ pub fn described(mut manifest: RunManifest, settings: &NodeSettings) -> Result<R
         return Err(Failure::new(ExitCode::Settings, message).hint(format!("at most {longest} tokens of context")));
     }
     manifest.model = config.model(context).into();
-    Ok(manifest)
+    Ok(sized(manifest))
+}
+
+fn sized(mut manifest: RunManifest) -> RunManifest {
+    let parameters = trained_layout(&manifest).parameters();
+    manifest.gossip = manifest.gossip.sized(parameters);
+    manifest
 }
 
 /// The weights that a node begins from; `None` where it needs none, because the run has none or because all that it

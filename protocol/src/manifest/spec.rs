@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{FRAGMENT_PARAMETERS, FRAGMENTS_MAX};
 use crate::shards::ShardHash;
 
 /// The run's name and seed.
@@ -236,7 +237,8 @@ pub struct GossipSpec {
     pub interval_steps_max: u32,
     /// Bits of a code: 8, or 6 for a lean wire (0.76 instead of 1.01 bytes a parameter; wants a step fraction of 0.5).
     pub bits: u8,
-    /// A model is exchanged in so many fragments, one per exchange, 1 to 64.
+    /// A model is exchanged in so many fragments, one per exchange, 1 to 64. In a run file 0 leaves it to the model's size
+    /// ([`GossipSpec::sized`]); elsewhere it is one.
     pub fragments: u16,
     /// Where fragments end.
     pub cut: FragmentCut,
@@ -254,6 +256,23 @@ pub struct GossipSpec {
     pub momentum_bits: u8,
     /// Exchanges of each fragment at learning rate zero after the last step, 0 to 100.
     pub final_exchanges: u32,
+}
+
+impl GossipSpec {
+    /// With the number of fragments that a model of so many parameters wants, where it is left open: none has more than
+    /// [`FRAGMENT_PARAMETERS`], up to [`FRAGMENTS_MAX`] of them. The intervals are then shared among them, so that each is
+    /// exchanged as often as all of the model would be, though with at most one exchange a step.
+    #[must_use]
+    pub fn sized(mut self, parameters: usize) -> GossipSpec {
+        if self.fragments == 0 {
+            let count = parameters.div_ceil(FRAGMENT_PARAMETERS).clamp(1, FRAGMENTS_MAX.into()) as u16;
+            self.fragments = count;
+            for steps in [&mut self.interval_steps, &mut self.interval_steps_min, &mut self.interval_steps_max] {
+                *steps = steps.div_ceil(count.into());
+            }
+        }
+        self
+    }
 }
 
 impl Default for RunSpec {
@@ -317,7 +336,7 @@ impl Default for GossipSpec {
             interval_steps_min: 2,
             interval_steps_max: 100,
             bits: 8,
-            fragments: 1,
+            fragments: 0,
             cut: FragmentCut::Blocks,
             gamma: 0.5,
             step_fraction: 0.2,
@@ -327,5 +346,28 @@ impl Default for GossipSpec {
             momentum_bits: 0,
             final_exchanges: 4,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_models_have_fragments_that_share_the_interval() {
+        let open = GossipSpec { interval_steps: 24, interval_steps_min: 3, ..GossipSpec::default() };
+        let sized = |gossip: &GossipSpec, parameters| {
+            let GossipSpec { fragments, interval_steps, interval_steps_min, interval_steps_max, .. } =
+                gossip.clone().sized(parameters);
+            (fragments, interval_steps, interval_steps_min, interval_steps_max)
+        };
+        for small in [1, FRAGMENT_PARAMETERS] {
+            assert_eq!(sized(&open, small), (1, 24, 3, 100));
+        }
+        assert_eq!(sized(&open, FRAGMENT_PARAMETERS + 1), (2, 12, 2, 50));
+        assert_eq!(sized(&open, 100_000_000), (6, 4, 1, 17));
+        assert_eq!(sized(&open, usize::MAX).0, FRAGMENTS_MAX);
+        let given = GossipSpec { fragments: 1, ..open };
+        assert_eq!(sized(&given, 100_000_000), (1, 24, 3, 100));
     }
 }

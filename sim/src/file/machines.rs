@@ -56,7 +56,7 @@ impl ScenarioFile {
 
 /// Of each fragment liars hold a minority, as of the whole model: else all honest hosts hold it.
 fn outnumber_liars(scenario: &mut Scenario) {
-    let count = scenario.gossip.fragments;
+    let count = scenario.fragments().count();
     for fragment in 0..count {
         if !outnumbers_liars(&scenario.nodes, fragment) {
             let lacks_it = |plan: &&mut NodePlan| plan.lie.is_none() && !plan.holding.holds(fragment);

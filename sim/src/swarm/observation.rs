@@ -25,7 +25,7 @@ impl Swarm {
         let living = self.hosts.iter().flatten().map(|host| host.record(now, true, &self.objective, whole));
         Record {
             lives: self.dead.iter().cloned().chain(living).collect(),
-            fragments: self.scenario.gossip.fragments.into(),
+            fragments: self.fragments.count().into(),
             exchanges: self.ledger.totals(),
             longest_remembered,
             ..self.history.clone()

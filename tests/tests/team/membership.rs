@@ -67,7 +67,8 @@ fn layers_of_a_helper_that_was_killed_come_back_from_the_swarm() {
     let run_file = write_run(place.folder.path(), &fragments_and_steps(100_000));
     let (settings, port) = (place.settings(&run_file), Helper::free_port());
     // Without checkpoints: killed just after one, a helper takes nothing along.
-    let without = std::fs::read_to_string(&settings).expect("text").replace("every_seconds = 5", "every_seconds = 3600");
+    let without =
+        std::fs::read_to_string(&settings).expect("text").replace("every_seconds = 5", "every_seconds = 3600");
     std::fs::write(&settings, without).expect("writable");
     let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
     let line = helper.line();

@@ -43,6 +43,11 @@ struct LinksFile {
 /// What the options ask for.
 pub(super) fn plan(options: &CompareOptions) -> Result<Plan, Failure> {
     let faults = faults(&options.faults)?;
+    let (speeds, nodes) = (options.speeds.len(), options.nodes);
+    if speeds > nodes {
+        return Err(Failure::new(ExitCode::CommandLine, format!("--speeds has {speeds} speeds, for {nodes} nodes"))
+            .hint("one for each node, or fewer, which are repeated"));
+    }
     let base = Setting {
         method: ALL[0],
         trainer: trainer(options)?,
@@ -63,7 +68,9 @@ pub(super) fn plan(options: &CompareOptions) -> Result<Plan, Failure> {
         learning_rates: LEARNING_RATES.to_vec(),
     };
     plan.base.trainer.check(&Default::default(), options.nodes).map_err(|error| {
-        Failure::new(ExitCode::Settings, error.to_string()).hint("a longer text, a shorter context or fewer nodes")
+        let of_data = options.data.as_ref().map_or(String::new(), |data| format!("{}: ", data.display()));
+        Failure::new(ExitCode::Settings, format!("{of_data}{error}"))
+            .hint("a longer text, a shorter context or fewer nodes")
     })?;
     Ok(plan)
 }

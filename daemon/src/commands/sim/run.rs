@@ -20,6 +20,7 @@ use super::setting::{combinations, the_one};
 use super::source::Source;
 use super::sweep;
 use crate::cli::{SimReplayOptions, SimRunOptions};
+use crate::console::output::go_on_without_output;
 use crate::console::{Console, counted, print_line};
 use crate::failure::{ExitCode, Failure};
 
@@ -37,6 +38,9 @@ pub(super) fn run(options: &SimRunOptions) -> anyhow::Result<()> {
         sources.push(Source::load(&options.scenario, options.nodes, settings, jobs)?);
     }
     let output = Output::open(options.work.output.as_deref())?;
+    if output.is_some() {
+        go_on_without_output("the work");
+    }
     let trace = if options.trace { Trace::On } else { Trace::Off };
     let telling = Telling { format: options.work.format, trace, in_full: seeds.end - seeds.start == 1 };
     if let [source] = &sources[..] {
@@ -51,7 +55,7 @@ pub(super) fn replay(options: &SimReplayOptions) -> anyhow::Result<()> {
     let source = Source::load(&scenario, options.nodes, the_one(&options.set)?, 1)?;
     let output = Output::open(options.output.as_deref())?;
     let telling = Telling { format: Console::Text, trace: Trace::On, in_full: true };
-    let report = simulate(&source, seed..seed.saturating_add(1), 1, &telling, &on_interruption()?);
+    let report = simulate(&source, seed..seed + 1, 1, &telling, &on_interruption()?);
     conclude(&source, &report, Console::Text, output.as_ref())
 }
 
@@ -60,7 +64,10 @@ fn which(options: &SimReplayOptions) -> Result<(String, u64), Failure> {
     let wrong = |message: String| {
         Failure::new(ExitCode::Settings, message).hint("for example: murmur sim replay churn --seed 17")
     };
-    let seed = |text: &str| text.parse().map_err(|_| wrong(format!("the seed {text:?} is no whole number from 0")));
+    let seed = |text: &str| {
+        let seed = text.parse().ok().filter(|seed| *seed < u64::MAX);
+        seed.ok_or_else(|| wrong(format!("the seed {text:?} is no whole number from 0 to {}", u64::MAX - 1)))
+    };
     match (&options.which[..], options.seed) {
         // The seed of what continuous integration runs.
         ([word], None) if word.parse::<u64>().is_ok() => Ok(("everything".to_owned(), seed(word)?)),

@@ -83,7 +83,12 @@ impl Setting {
         let as_it_is = setting(toml.clone());
         let Err(failure) = check(&as_it_is) else { return Ok(as_it_is) };
         let list = setting(toml::Value::Array(vec![toml]));
-        if check(&list).is_ok() { Ok(list) } else { Err(failure) }
+        match check(&list) {
+            Ok(()) => Ok(list),
+            // The key takes lists: what is wrong is in this one.
+            Err(of_list) if failure.to_string().contains("a list in brackets") => Err(of_list),
+            Err(_) => Err(failure),
+        }
     }
 
     /// Puts the value into its section.

@@ -8,7 +8,7 @@ use murmur_protocol::RunManifest;
 use murmur_sim::report::{html, svg::escaped};
 
 use super::{heading, moment, paragraph};
-use crate::console::figures::{count, counted, duration, human_bytes, percent};
+use crate::console::figures::{count, counted, duration, human_bytes, share};
 use crate::history::comparison::Compared;
 use crate::history::estimate::Estimate;
 use crate::history::{History, Names, NodeHistory};
@@ -30,16 +30,16 @@ pub(super) fn given(text: &mut String, history: &History, names: &Names) {
     let total: f64 = history.nodes.values().map(|node| node.place.tokens).sum();
     let is_priced = history.nodes.values().any(|node| node.cost() > 0.0);
     let row = |(id, node): (&String, &NodeHistory)| {
-        let share = node.place.tokens / total;
+        let part = node.place.tokens / total;
         let alone = node.training_seconds - node.accompanied_seconds;
         let useful = node.training_seconds / (3600.0 * node.hours());
         let mut row = vec![
             names.label(id),
             count(node.place.tokens as u64),
-            if share.is_finite() { percent(share) } else { UNKNOWN.to_owned() },
+            if part.is_finite() { share(part) } else { UNKNOWN.to_owned() },
             count(node.steps_done),
             spoken(3600.0 * node.hours()),
-            if useful.is_finite() { percent(useful.min(1.0)) } else { UNKNOWN.to_owned() },
+            if useful.is_finite() { share(useful.min(1.0)) } else { UNKNOWN.to_owned() },
             spoken(alone),
             human_bytes(node.place.sent),
             human_bytes(node.received),

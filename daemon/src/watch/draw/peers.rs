@@ -179,7 +179,7 @@ fn speed(_: &Scene<'_>, peer: &PeerPicture) -> String {
 }
 
 fn lag(_: &Scene<'_>, peer: &PeerPicture) -> String {
-    known(peer.lag, |lag| format!("{lag:.0}"))
+    known(peer.lag, |lag| format!("{:.0}", lag.round() + 0.0)) // no "-0"
 }
 
 fn sent(_: &Scene<'_>, peer: &PeerPicture) -> String {

@@ -183,7 +183,7 @@ fn the_first_screen_says_whether_it_trains_with_whom_whether_they_agree_and_what
         "loss own 1.42",
         "valid. 1.4",
         "81.25 % right",
-        "disagreement 0.75, good",
+        "disagreement ratio 0.75, good",
         "barnBARN barn",
         "deskDESK desk",
         "traffic ^ ",
