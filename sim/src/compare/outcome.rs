@@ -54,6 +54,15 @@ pub struct NodeAccount {
     pub spans: Vec<Span>,
 }
 
+impl NodeAccount {
+    /// It dies at so many seconds: what it would have done later is not drawn.
+    pub(super) fn end(&mut self, at: f64) {
+        self.lived = at;
+        self.spans.retain(|span| span.from < at);
+        self.spans.iter_mut().for_each(|span| span.to = span.to.min(at));
+    }
+}
+
 /// What the method's machines counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counted {

@@ -9,7 +9,7 @@ use super::report::Figures;
 use super::*;
 use crate::TransformerSpec;
 
-fn setting(name: &str, fault: Fault) -> Setting {
+pub(super) fn setting(name: &str, fault: Fault) -> Setting {
     let steps = 24;
     let model =
         TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };

@@ -1,7 +1,11 @@
 //! Virtual time for the machines of [`compare`](super): who computes until when, what is on its way, what goes wrong.
 //!
 //! Links are those of the [simulator](crate::NetworkSpec): a node's uplink carries one transfer after the other, and so
-//! does a downlink. Transfers are made again until they arrive, as by TCP, and may arrive twice; words may be lost.
+//! does a downlink. Transfers are made again until they arrive, as by TCP, and may arrive twice; words may be lost. What is
+//! on its way when its sender dies never arrives, and what a cut meets on its way is sent again after it.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -155,6 +159,10 @@ impl World {
         self.nodes[node].is_alive
     }
 
+    fn is_cut(&self, from: usize, to: usize) -> bool {
+        from != to && !self.network.is_open(from, to)
+    }
+
     /// A node computes so many steps from now on; what it computed before is dropped.
     pub(super) fn compute(&mut self, node: usize, steps: u64) {
         self.stop_computing(node);
@@ -173,7 +181,7 @@ impl World {
             self.queue.push(now, What::Arrived { to, from, parcel: Box::new(parcel) });
             return;
         }
-        if !self.network.is_open(from, to) {
+        if self.is_cut(from, to) {
             self.queue.push(now + RETRY, What::Again { to, from, parcel: Box::new(parcel) });
             return;
         }
@@ -235,14 +243,17 @@ impl World {
                 machine.computed(self, node);
                 self.plan_look(machine, node);
             }
+            What::Arrived { to, from, parcel } if self.is_cut(from, to) => {
+                self.queue.push(self.now() + RETRY, What::Again { to, from, parcel });
+            }
             What::Arrived { to, from, parcel } => {
-                if self.is_alive(to) {
+                if self.is_alive(to) && self.is_alive(from) {
                     machine.arrived(self, to, from, *parcel);
                     self.plan_look(machine, to);
                 }
             }
             What::Heard { to, from, word } => {
-                if self.is_alive(to) {
+                if self.is_alive(to) && self.is_alive(from) && !self.is_cut(from, to) {
                     machine.heard(self, to, from, word);
                     self.plan_look(machine, to);
                 }
@@ -283,8 +294,11 @@ impl World {
 
     fn kill(&mut self, node: usize) {
         self.stop_computing(node);
-        self.nodes[node].is_alive = false;
-        self.nodes[node].account.lived = self.now().since_start().as_secs_f64();
+        let now = self.now();
+        let dead = &mut self.nodes[node];
+        dead.is_alive = false;
+        dead.account.end(now.since_start().as_secs_f64());
+        dead.account.sending -= dead.up_free_at.saturating_since(now).as_secs_f64();
     }
 
     fn plan_look(&mut self, machine: &dyn Machine, node: usize) {
