@@ -2,6 +2,7 @@
 //! Douillard et al., arXiv 2311.08105).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use murmur_protocol::collective::{Beginning, Collective, Epoch, Members, Order, Shape, SliceName, Version, Word};
 use murmur_protocol::manifest::GossipSpec;
@@ -127,6 +128,12 @@ impl Collectives {
         }
     }
 
+    /// The steps before the reduction of an operation. The last one may come early, where steps are no multiple of the interval.
+    fn local_steps(&self, operation: u64) -> Range<u64> {
+        let until = |operations: u64| (operations * self.interval).min(self.steps);
+        until(operation)..until(operation + 1)
+    }
+
     fn drain(&mut self, world: &mut World, node: usize) {
         while let Some(order) = self.members[node].collective.poll_order() {
             self.carry_out(world, node, order);
@@ -138,8 +145,9 @@ impl Collectives {
         match order {
             Order::Contribute { operation } => {
                 member.operation = operation;
-                if operation * self.interval < self.steps {
-                    world.compute(node, self.interval);
+                let steps = self.local_steps(operation);
+                if !steps.is_empty() {
+                    world.compute(node, steps.end - steps.start);
                 }
             }
             Order::Begin { .. } => {
@@ -228,11 +236,11 @@ impl Machine for Collectives {
     }
 
     fn computed(&mut self, world: &mut World, node: usize) {
-        let (interval, is_diloco) = (self.interval, self.is_diloco);
+        let is_diloco = self.is_diloco;
+        let steps = self.local_steps(self.members[node].operation);
         let member = &mut self.members[node];
         if is_diloco {
-            let first = member.operation * interval;
-            (first..first + interval).for_each(|step| member.learner.step(step as f64));
+            steps.for_each(|step| member.learner.step(step as f64));
             member.contribution = member.learner.parameters().into();
         } else {
             member.contribution = member.learner.gradient().into();
@@ -272,7 +280,7 @@ impl Machine for Collectives {
     }
 
     fn progress(&self, node: usize) -> f64 {
-        (self.members[node].collective.version().operations * self.interval) as f64
+        self.local_steps(self.members[node].collective.version().operations).start as f64
     }
 
     /// With an outer optimizer its slow weights, which are the same everywhere.
