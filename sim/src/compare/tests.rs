@@ -69,6 +69,17 @@ fn every_method_takes_the_same_number_of_steps() {
 }
 
 #[test]
+fn every_method_comes_to_its_end_on_slow_nodes() {
+    for (method, speed) in ALL.into_iter().flat_map(|method| [(method, 0.2), (method, 0.01)]) {
+        let mut setting = setting(method.name, Fault::None);
+        (setting.speeds, setting.steps) = (vec![speed], 8);
+        let outcome = run(&setting);
+        assert!(outcome.is_complete, "{} at a speed of {speed}", method.name);
+        assert_eq!(outcome.violations, [] as [String; 0], "{}", method.name);
+    }
+}
+
+#[test]
 fn every_method_keeps_its_laws_through_every_fault_and_on_lossy_links() {
     for method in ALL {
         for fault in Fault::ALL {

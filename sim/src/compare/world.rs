@@ -24,7 +24,7 @@ use crate::{Objective, TrainerSpec};
 /// Points of a curve beside the first.
 pub(super) const POINTS: u64 = 16;
 
-/// A run that takes longer than computing alone by this factor is ended.
+/// A run that takes longer than the slowest node would alone by this factor is ended.
 const TIME_FACTOR_MAX: f64 = 80.0;
 
 /// Bytes of names and lengths before a transfer's values, and of a word. Guesses.
@@ -356,7 +356,7 @@ pub(super) fn run(setting: &Setting, machine: &mut dyn Machine, is_interrupted: 
     world.sample(machine);
     let steps = setting.steps as f64;
     let period = steps / POINTS as f64;
-    let limit = Time::from_start(setting.step_time.mul_f64(TIME_FACTOR_MAX * steps));
+    let limit = Time::from_start(setting.slowest_step_time().mul_f64(TIME_FACTOR_MAX * steps));
     let mut next = period;
     let mut is_complete = false;
     let mut stuck_at = Time::ZERO;
