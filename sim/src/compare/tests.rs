@@ -215,15 +215,20 @@ fn a_death_costs_methods_that_wait_and_is_counted() {
     assert_eq!((calm.counted.dropped, calm.counted.stood_still), (0, 0.0));
     let mut longer = setting("ring", Fault::Partition);
     longer.steps = 120;
-    assert!(run(&longer).counted.copied > 0, "those cut off copy the state");
+    for name in ["ring", "diloco"] {
+        longer.method = Method::named(name).expect("a method");
+        let outcome = run(&longer);
+        assert!(outcome.counted.copied > 0, "{name}: those cut off copy the state");
+        assert_eq!(outcome.violations, [] as [String; 0], "{name}: they have the model of the others");
+    }
 }
 
 #[test]
 fn sabotage_is_found_by_the_law_that_it_breaks() {
     let cases = [
         ("ring", Fault::None, Sabotage::SkipsAResult, "took result 2 up 0 times"),
-        ("ring-8bit", Fault::None, Sabotage::KeepsWhatItRounds, "another model after operation"),
-        ("star", Fault::None, Sabotage::TakesAResultTwice, "another model after operation"),
+        ("ring-8bit", Fault::None, Sabotage::KeepsWhatItRounds, "another model after"),
+        ("star", Fault::None, Sabotage::TakesAResultTwice, "another model after"),
         ("ps-stale", Fault::None, Sabotage::ForgetsTheBound, "ticks ahead"),
         ("ring", Fault::Kill, Sabotage::NeverLooks, "waits beyond its deadline"),
         ("noloco", Fault::Kill, Sabotage::NeverLooks, "waits beyond its deadline"),

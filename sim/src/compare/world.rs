@@ -41,8 +41,8 @@ pub(super) const STEPS_SHOWN: f64 = 16.0;
 pub(super) enum Parcel {
     /// Slices of a sum, as the codec writes them.
     Slices { name: SliceName, payload: Payload },
-    /// A replica, and the outer optimizer's φ and u where there is one.
-    State { epoch: Epoch, version: Version, replica: Replica, outer: Option<(Vec<f32>, Vec<f32>)> },
+    /// What members have in common.
+    State { epoch: Epoch, version: Version, common: Common },
     /// A worker's gradient for a shard.
     Gradient { shard: usize, tick: u64, values: Vec<f32> },
     /// A shard's parameters for a worker.
@@ -53,6 +53,15 @@ pub(super) enum Parcel {
     Model { exchange: u64, is_reply: bool, values: Vec<f32> },
 }
 
+/// What all members of a group have in common, and a newcomer is given.
+#[derive(Clone, Debug)]
+pub(super) enum Common {
+    /// Where gradients are reduced.
+    Replica(Replica),
+    /// φ and u, where parameters are: what a member made of φ since, and its inner optimizer's moments, are its own.
+    Outer { slow: Vec<f32>, momentum: Vec<f32> },
+}
+
 impl Parcel {
     fn bytes(&self) -> usize {
         let values = match self {
@@ -61,9 +70,8 @@ impl Parcel {
                 values.len()
             }
             Parcel::Weights { slow, fast, .. } => slow.len() + fast.len(),
-            Parcel::State { replica, outer, .. } => {
-                replica.values() + outer.as_ref().map_or(0, |(slow, momentum)| slow.len() + momentum.len())
-            }
+            Parcel::State { common: Common::Replica(replica), .. } => replica.values(),
+            Parcel::State { common: Common::Outer { slow, momentum }, .. } => slow.len() + momentum.len(),
         };
         HEADER_BYTES + 4 * values
     }
