@@ -83,11 +83,11 @@ impl Pairing {
         }
     }
 
-    /// Steps until the node looks up from its own work. The last round of NoLoCo is shorter, where steps are no multiple of its
-    /// interval.
+    /// Steps until the node looks up from its own work. A round of NoLoCo ends early with the steps of a run, where they are no
+    /// multiple of its interval; nodes that are faster than the mean go on.
     fn stretch(&self, node: usize) -> u64 {
-        let left = self.steps.saturating_sub(self.members[node].steps);
-        if self.kind == Kind::Noloco { method::INTERVAL.min(left) } else { 1 }
+        let left = self.steps.checked_sub(self.members[node].steps).filter(|left| *left > 0);
+        if self.kind == Kind::Noloco { method::INTERVAL.min(left.unwrap_or(u64::MAX)) } else { 1 }
     }
 
     /// NoLoCo: local steps are done; exchanges with the partner of the round, where there is one.
@@ -170,10 +170,9 @@ impl Pairing {
         }
     }
 
-    fn go_on(&mut self, world: &mut World, node: usize) {
-        if self.members[node].steps < self.steps || self.kind == Kind::AdPsgd {
-            world.compute(node, self.stretch(node));
-        }
+    /// Until the run ends: it takes so many steps on average, and nobody stops at its own share of them.
+    fn go_on(&self, world: &mut World, node: usize) {
+        world.compute(node, self.stretch(node));
     }
 }
 

@@ -69,6 +69,24 @@ fn every_method_takes_the_same_number_of_steps() {
 }
 
 #[test]
+fn nodes_that_are_fast_go_on_until_all_have_enough_steps_together() {
+    for name in ["alone", "ad-psgd", "noloco"] {
+        let mut setting = setting(name, Fault::None);
+        (setting.nodes, setting.speeds, setting.steps) = (4, vec![1.0, 0.25], 60);
+        let outcome = run(&setting);
+        assert!(outcome.is_complete && outcome.violations.is_empty(), "{name}: {:?}", outcome.violations);
+        let (_, waiting, _) = outcome.shares();
+        let seconds = outcome.end().seconds / (setting.step_time.as_secs_f64() * setting.steps as f64);
+        let steps = outcome.nodes.iter().map(|node| node.steps).collect::<Vec<_>>();
+        assert!(steps[0] > setting.steps && steps[1] < setting.steps, "{name}: {steps:?}");
+        if name != "noloco" {
+            // One step of the fast ones and a fourth of one in the time of a step: 60 on average after 96.
+            assert!(waiting < 0.01 && seconds < 1.7, "{name}: waits {waiting}, {seconds} times a node of speed 1");
+        }
+    }
+}
+
+#[test]
 fn every_method_comes_to_its_end_on_slow_nodes() {
     for (method, speed) in ALL.into_iter().flat_map(|method| [(method, 0.2), (method, 0.01)]) {
         let mut setting = setting(method.name, Fault::None);
