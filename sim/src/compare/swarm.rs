@@ -175,6 +175,7 @@ fn outcome(setting: &Setting, record: Record, points: Vec<Point>, watch: Watch, 
         },
         nodes,
         is_complete,
+        stands_still: false,
         violations: record.found.iter().map(|violation| violation.to_string()).collect(),
     }
 }

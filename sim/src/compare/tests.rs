@@ -221,7 +221,7 @@ fn an_interrupted_comparison_has_what_all_of_its_methods_have() {
         assert_eq!(verdict.starts_with("Partial: interrupted, with "), ended < plan.count());
         let has_won = verdict.contains(" first, in ") && verdict.contains(" learned best ");
         assert_eq!(has_won, results.plan.methods.len() > 1, "{verdict}");
-        assert!(figures.costs.iter().all(|cost| cost.loss.is_finite()), "after {ended}");
+        assert!(figures.costs.iter().all(|cost| cost.hurt.loss.is_finite()), "after {ended}");
     }
 }
 

@@ -409,6 +409,7 @@ pub(super) fn run(setting: &Setting, machine: &mut dyn Machine, is_interrupted: 
         nodes: world.nodes.into_iter().map(|node| node.account).collect(),
         counted: machine.counted(),
         is_complete,
+        stands_still: !is_complete && world.queue.is_empty(),
         violations,
     })
 }
