@@ -248,6 +248,8 @@ fn sabotage_is_found_by_the_law_that_it_breaks() {
         ("ring-8bit", Fault::None, Sabotage::KeepsWhatItRounds, "another model after"),
         ("star", Fault::None, Sabotage::TakesAResultTwice, "another model after"),
         ("ps-stale", Fault::None, Sabotage::ForgetsTheBound, "ticks ahead"),
+        ("ps-stale", Fault::Kill, Sabotage::ForgetsTheBound, "ticks ahead"),
+        ("ps-stale", Fault::Straggler, Sabotage::ForgetsTheBound, "ticks ahead"),
         ("ring", Fault::Kill, Sabotage::NeverLooks, "waits beyond its deadline"),
         ("noloco", Fault::Kill, Sabotage::NeverLooks, "waits beyond its deadline"),
     ];
