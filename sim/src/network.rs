@@ -125,6 +125,11 @@ impl Network {
         }
     }
 
+    /// Until when a host's uplink carries what was sent by now.
+    pub(crate) fn uplink_free_at(&self, host: HostIndex) -> Time {
+        self.lines[host].up_free_at
+    }
+
     /// Draws whether a dial fails for no reason.
     pub(crate) fn dial_fails(&mut self) -> bool {
         self.chance(self.spec.dial_failure)

@@ -260,7 +260,11 @@ mod tests {
         assert_eq!(ahead(7, 7, 0.5), None);
         assert_eq!(ahead(6, 6, 0.5).as_deref(), Some("worker 1 is 3 ticks ahead, 4 given up"));
         assert_eq!(ahead(6, 6, 1.5), None, "it may have been given up");
-        assert_eq!(ahead(6, 5, 1.5).as_deref(), Some("worker 1 is 3 ticks ahead, 4 given up"), "it waits for an answer");
+        assert_eq!(
+            ahead(6, 5, 1.5).as_deref(),
+            Some("worker 1 is 3 ticks ahead, 4 given up"),
+            "it waits for an answer"
+        );
         assert_eq!(ahead(2, 8, 0.5), None, "it was given up and is back");
     }
 }

@@ -117,7 +117,6 @@ struct Node {
     /// The computation under way: its number, its steps, and when it began.
     computing: Option<(u64, u64, Time)>,
     looks_at: Option<Time>,
-    up_free_at: Time,
     account: NodeAccount,
 }
 
@@ -140,7 +139,6 @@ impl World {
             step_time: setting.step_time_of(node),
             computing: None,
             looks_at: None,
-            up_free_at: Time::ZERO,
             account: NodeAccount::default(),
         };
         let mut queue = Queue::default();
@@ -194,15 +192,12 @@ impl World {
             return;
         }
         let bytes = parcel.bytes();
-        let rate = self.setting.links.up_bytes_per_second;
-        let sender = &mut self.nodes[from];
-        let begins = sender.up_free_at.max(now);
-        sender.up_free_at = begins + Duration::from_secs_f64(bytes as f64 / rate);
-        let ends = sender.up_free_at;
-        sender.account.sent_bytes += bytes as u64;
-        self.note(from, begins, ends, Activity::Sending);
+        self.nodes[from].account.sent_bytes += bytes as u64;
         let again = What::Again { to, from, parcel: Box::new(parcel.clone()) };
-        match self.network.transfer_fate(now, from, to, bytes) {
+        let begins = self.network.uplink_free_at(from).max(now);
+        let fate = self.network.transfer_fate(now, from, to, bytes);
+        self.note(from, begins, self.network.uplink_free_at(from), Activity::Sending);
+        match fate {
             TransferFate::Arrives { after, confirmed } => {
                 self.queue.push(now + after, What::Arrived { to, from, parcel: Box::new(parcel) });
                 if !confirmed {
@@ -302,11 +297,11 @@ impl World {
 
     fn kill(&mut self, node: usize) {
         self.stop_computing(node);
-        let now = self.now();
+        let (now, unsent) = (self.now(), self.network.uplink_free_at(node).saturating_since(self.now()));
         let dead = &mut self.nodes[node];
         dead.is_alive = false;
         dead.account.end(now.since_start().as_secs_f64());
-        dead.account.sending -= dead.up_free_at.saturating_since(now).as_secs_f64();
+        dead.account.sending -= unsent.as_secs_f64();
     }
 
     fn plan_look(&mut self, machine: &dyn Machine, node: usize) {
