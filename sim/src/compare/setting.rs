@@ -44,7 +44,13 @@ impl Links {
 
     /// The network that they make.
     pub(crate) fn network(&self) -> NetworkSpec {
-        NetworkSpec { latency: self.latency, loss: self.loss, transfer_failure: self.loss, ..NetworkSpec::calm() }
+        NetworkSpec {
+            latency: self.latency,
+            loss: self.loss,
+            transfer_failure: self.loss,
+            fills_gaps: true,
+            ..NetworkSpec::calm()
+        }
     }
 }
 
