@@ -32,12 +32,30 @@ pub(crate) enum TransferFate {
 }
 
 /// A host's access to the network. Payloads pass one after the other, each way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Line {
     up_bytes_per_second: f64,
     down_bytes_per_second: f64,
     up_free_at: Time,
-    down_free_at: Time,
+    /// When the downlink is busy, in order of time. What is over is forgotten.
+    down_busy: Vec<(Time, Time)>,
+}
+
+impl Line {
+    /// Keeps the downlink busy for so long, at `earliest` at the earliest; gives when that ends.
+    fn receive(&mut self, now: Time, earliest: Time, duration: Duration, fills_gaps: bool) -> Time {
+        self.down_busy.retain(|(_, ends)| *ends > now);
+        let (mut begins, mut place) = (earliest, 0);
+        for (from, to) in &self.down_busy {
+            if fills_gaps && begins + duration <= *from {
+                break;
+            }
+            begins = begins.max(*to);
+            place += 1;
+        }
+        self.down_busy.insert(place, (begins, begins + duration));
+        begins + duration
+    }
 }
 
 /// All links, and the dice.
@@ -64,7 +82,7 @@ impl Network {
             up_bytes_per_second: plan.uplink_bytes_per_second,
             down_bytes_per_second: plan.downlink_bytes_per_second,
             up_free_at: Time::ZERO,
-            down_free_at: Time::ZERO,
+            down_busy: Vec::new(),
         };
         Network {
             spec,
@@ -113,9 +131,9 @@ impl Network {
         sender.up_free_at = begins + time_at(sender.up_bytes_per_second);
         let last_sent = sender.up_free_at.max(begins + way_time);
         let receiver = &mut self.lines[to];
-        let first_heard = receiver.down_free_at.max(begins + latency);
-        receiver.down_free_at = first_heard + time_at(receiver.down_bytes_per_second);
-        let after = receiver.down_free_at.max(last_sent + latency) - now;
+        let down_time = time_at(receiver.down_bytes_per_second);
+        let all_heard = receiver.receive(now, begins + latency, down_time, self.spec.fills_gaps);
+        let after = all_heard.max(last_sent + latency) - now;
         if !self.chance(self.spec.transfer_failure) {
             TransferFate::Arrives { after, confirmed: self.is_open(to, from) }
         } else if self.chance(0.5) {
@@ -123,6 +141,11 @@ impl Network {
         } else {
             TransferFate::BreaksOff { after }
         }
+    }
+
+    /// Until when a host's uplink carries what was sent by now.
+    pub(crate) fn uplink_free_at(&self, host: HostIndex) -> Time {
+        self.lines[host].up_free_at
     }
 
     /// Draws whether a dial fails for no reason.
@@ -303,6 +326,24 @@ mod tests {
         assert!(times.iter().all(|time| *time <= Duration::from_millis(1110)), "{times:?}");
         let late = (1..=10).map(|from| send(from, 11)).max();
         assert!(late >= Some(Duration::from_millis(2050)), "{late:?}");
+    }
+
+    #[test]
+    fn a_downlink_is_free_before_what_waits_for_an_uplink() {
+        for (fills_gaps, expected) in [(true, 1100), (false, 5300)] {
+            let mut network = network(12);
+            network.spec.fills_gaps = fills_gaps;
+            let mut send = |from, to, bytes| arrival(network.transfer_fate(Time::ZERO, from, to, bytes)).as_millis();
+            for to in 1..=5 {
+                send(0, to, 1000);
+            }
+            assert_eq!(send(0, 11, 1000), 6100, "the last of the uplink's queue");
+            assert_eq!(send(6, 11, 1000), expected);
+            // Too long for the gap that is left.
+            send(7, 11, 49_500);
+            let busy = &network.lines[11].down_busy;
+            assert!(busy.len() == 3 && busy.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{busy:?}");
+        }
     }
 
     #[test]

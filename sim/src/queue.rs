@@ -36,6 +36,11 @@ impl<T> Queue<T> {
         self.now
     }
 
+    /// Whether nothing is ahead, at any time.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ahead.is_empty()
+    }
+
     /// Puts `happening` at `time`, or now where that is over.
     pub(crate) fn push(&mut self, time: Time, happening: T) {
         let place = self.free.pop().unwrap_or(self.places.len());

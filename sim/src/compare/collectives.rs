@@ -2,6 +2,7 @@
 //! Douillard et al., arXiv 2311.08105).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use murmur_protocol::collective::{Beginning, Collective, Epoch, Members, Order, Shape, SliceName, Version, Word};
 use murmur_protocol::manifest::GossipSpec;
@@ -9,11 +10,11 @@ use murmur_protocol::numerics::{Accumulator, ReduceJob, ReduceStep, SliceCodec, 
 use murmur_protocol::{Payload, PeerId, Snapshot, Time};
 use murmur_training::OuterMomentum;
 
-use super::learner::{Learner, Replica, digest};
+use super::learner::{Learner, digest};
 use super::method::{OUTER_LEARNING_RATE, OUTER_MOMENTUM};
 use super::outcome::Counted;
 use super::setting::{Sabotage, Setting};
-use super::world::{Machine, Parcel, World};
+use super::world::{Common, Machine, Parcel, World};
 use super::{Kind, method};
 
 /// Nodes compare no digests here: a law looks at all replicas after each operation.
@@ -31,9 +32,6 @@ fn node_of(id: PeerId) -> usize {
     u64::from_be_bytes(number) as usize
 }
 
-/// A replica, and the outer optimizer's φ and u where there is one.
-type StateCopy = (Replica, Option<(Vec<f32>, Vec<f32>)>);
-
 struct Member {
     collective: Collective,
     learner: Learner,
@@ -43,7 +41,7 @@ struct Member {
     /// What rounding took away in the last operation.
     residual: Snapshot,
     kept: BTreeMap<SliceName, Payload>,
-    states: BTreeMap<(Epoch, Version), StateCopy>,
+    states: BTreeMap<(Epoch, Version), Common>,
     /// The operation that it computes a contribution to.
     operation: u64,
     /// Operations taken up, for the law that each is once.
@@ -127,6 +125,12 @@ impl Collectives {
         }
     }
 
+    /// The steps before the reduction of an operation. The last one may come early, where steps are no multiple of the interval.
+    fn local_steps(&self, operation: u64) -> Range<u64> {
+        let until = |operations: u64| (operations * self.interval).min(self.steps);
+        until(operation)..until(operation + 1)
+    }
+
     fn drain(&mut self, world: &mut World, node: usize) {
         while let Some(order) = self.members[node].collective.poll_order() {
             self.carry_out(world, node, order);
@@ -138,8 +142,9 @@ impl Collectives {
         match order {
             Order::Contribute { operation } => {
                 member.operation = operation;
-                if operation * self.interval < self.steps {
-                    world.compute(node, self.interval);
+                let steps = self.local_steps(operation);
+                if !steps.is_empty() {
+                    world.compute(node, steps.end - steps.start);
                 }
             }
             Order::Begin { .. } => {
@@ -165,19 +170,26 @@ impl Collectives {
                 self.check(node, operation, version);
             }
             Order::GiveState { to, version, epoch } => {
-                let outer =
-                    member.outer.as_ref().map(|outer| (outer.slow_weights().to_vec(), outer.momentum().to_vec()));
-                let replica = member.learner.replica();
-                world.send(node, node_of(to), Parcel::State { epoch, version, replica, outer });
+                let common = match &member.outer {
+                    Some(outer) => {
+                        Common::Outer { slow: outer.slow_weights().to_vec(), momentum: outer.momentum().to_vec() }
+                    }
+                    None => Common::Replica(member.learner.replica()),
+                };
+                world.send(node, node_of(to), Parcel::State { epoch, version, common });
             }
             Order::TakeState { version, epoch } => {
-                let (replica, outer) = member.states.remove(&(epoch, version)).expect("kept until it is taken");
-                member.learner.take(replica);
-                if let (Some(own), Some((slow, momentum))) = (&mut member.outer, outer) {
-                    own.restore(slow, momentum);
+                match (member.states.remove(&(epoch, version)).expect("kept until it is taken"), &mut member.outer) {
+                    (Common::Replica(replica), _) => member.learner.take(replica),
+                    (Common::Outer { slow, momentum }, Some(own)) => {
+                        member.learner.set_parameters(slow.clone());
+                        own.restore(slow, momentum);
+                    }
+                    (Common::Outer { .. }, None) => {}
                 }
                 (member.taken_up, member.residual) = (version.operations, nothing());
                 member.states.clear();
+                self.check_replica(node, version);
             }
             Order::Say { to, word } => world.say(node, node_of(to), word),
         }
@@ -215,9 +227,15 @@ impl Collectives {
                 .push(format!("node {node} took result {operation} up {} times", member.taken_up - operation));
             self.members[node].taken_up = operation + 1;
         }
+        self.check_replica(node, version);
+    }
+
+    /// The law of one replica, which a member has before it trains on.
+    fn check_replica(&mut self, node: usize, version: Version) {
         let hash = digest(self.members[node].learner.parameters());
         if *self.replicas.entry(version).or_insert(hash) != hash {
-            self.violations.push(format!("node {node} has another model after operation {operation}"));
+            let operations = version.operations;
+            self.violations.push(format!("node {node} has another model after {operations} operations"));
         }
     }
 }
@@ -228,11 +246,11 @@ impl Machine for Collectives {
     }
 
     fn computed(&mut self, world: &mut World, node: usize) {
-        let (interval, is_diloco) = (self.interval, self.is_diloco);
+        let is_diloco = self.is_diloco;
+        let steps = self.local_steps(self.members[node].operation);
         let member = &mut self.members[node];
         if is_diloco {
-            let first = member.operation * interval;
-            (first..first + interval).for_each(|step| member.learner.step(step as f64));
+            steps.for_each(|step| member.learner.step(step as f64));
             member.contribution = member.learner.parameters().into();
         } else {
             member.contribution = member.learner.gradient().into();
@@ -248,8 +266,8 @@ impl Machine for Collectives {
                 member.kept.insert(name, payload);
                 member.collective.slice_received(now, name);
             }
-            Parcel::State { epoch, version, replica, outer } => {
-                member.states.insert((epoch, version), (replica, outer));
+            Parcel::State { epoch, version, common } => {
+                member.states.insert((epoch, version), common);
                 member.collective.state_received(now, epoch, version);
             }
             _ => {}
@@ -272,7 +290,7 @@ impl Machine for Collectives {
     }
 
     fn progress(&self, node: usize) -> f64 {
-        (self.members[node].collective.version().operations * self.interval) as f64
+        self.local_steps(self.members[node].collective.version().operations).start as f64
     }
 
     /// With an outer optimizer its slow weights, which are the same everywhere.

@@ -54,6 +54,15 @@ pub struct NodeAccount {
     pub spans: Vec<Span>,
 }
 
+impl NodeAccount {
+    /// It dies at so many seconds: what it would have done later is not drawn.
+    pub(super) fn end(&mut self, at: f64) {
+        self.lived = at;
+        self.spans.retain(|span| span.from < at);
+        self.spans.iter_mut().for_each(|span| span.to = span.to.min(at));
+    }
+}
+
 /// What the method's machines counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counted {
@@ -94,8 +103,10 @@ pub struct Outcome {
     pub nodes: Vec<NodeAccount>,
     /// Counts of the machines.
     pub counted: Counted,
-    /// Whether the nodes did all their steps; else nobody went on, or time was over.
+    /// Whether the nodes did all their steps.
     pub is_complete: bool,
+    /// Where they did not: nobody went on. Else time was over.
+    pub stands_still: bool,
     /// Laws that did not hold.
     pub violations: Vec<String>,
 }
@@ -109,11 +120,15 @@ impl Outcome {
         self.points.last().expect("a run has a first point")
     }
 
-    /// The first time, tokens and bytes at which the loss is at most `target`, between two points on a straight line.
+    /// The first time, tokens and bytes at which the loss is at most `target`, between two points on a straight line. At the second
+    /// one where the loss before was not finite.
     pub fn reaches(&self, target: f64) -> Option<Point> {
         let after = self.points.iter().position(|point| point.loss <= target)?;
         let Some(before) = after.checked_sub(1) else { return Some(self.points[0]) };
         let (one, other) = (&self.points[before], &self.points[after]);
+        if !one.loss.is_finite() {
+            return Some(Point { loss: target, ..*other });
+        }
         let share = (one.loss - target) / (one.loss - other.loss);
         let between = |from: f64, to: f64| from + share * (to - from);
         let count = |from: u64, to: u64| between(from as f64, to as f64) as u64;

@@ -28,6 +28,8 @@ struct Member {
     learner: Learner,
     meeting: Meeting,
     steps: u64,
+    /// Those that are in the model that it would hand out: of NoLoCo the ones before its last exchange.
+    taken_up: u64,
     partner: Option<usize>,
     /// φ and δ of NoLoCo.
     slow: Vec<f32>,
@@ -60,6 +62,7 @@ impl Pairing {
             Member {
                 meeting: Meeting::new(timeouts),
                 steps: 0,
+                taken_up: 0,
                 partner: None,
                 momentum: vec![0.0; slow.len()],
                 slow,
@@ -80,9 +83,11 @@ impl Pairing {
         }
     }
 
-    /// Steps until the node looks up from its own work.
-    fn stretch(&self) -> u64 {
-        if self.kind == Kind::Noloco { method::INTERVAL } else { 1 }
+    /// Steps until the node looks up from its own work. A round of NoLoCo ends early with the steps of a run, where they are no
+    /// multiple of its interval; nodes that are faster than the mean go on.
+    fn stretch(&self, node: usize) -> u64 {
+        let left = self.steps.checked_sub(self.members[node].steps).filter(|left| *left > 0);
+        if self.kind == Kind::Noloco { method::INTERVAL.min(left.unwrap_or(u64::MAX)) } else { 1 }
     }
 
     /// NoLoCo: local steps are done; exchanges with the partner of the round, where there is one.
@@ -119,6 +124,7 @@ impl Pairing {
         member.learner.set_parameters(member.slow.clone());
         member.kept.retain(|kept, _| *kept > round);
         member.rounds += u64::from(met == Met::Both);
+        member.taken_up = member.steps;
         self.go_on(world, node);
     }
 
@@ -164,23 +170,25 @@ impl Pairing {
         }
     }
 
-    fn go_on(&mut self, world: &mut World, node: usize) {
-        if self.members[node].steps < self.steps || self.kind == Kind::AdPsgd {
-            world.compute(node, self.stretch());
-        }
+    /// Until the run ends: it takes so many steps on average, and nobody stops at its own share of them.
+    fn go_on(&self, world: &mut World, node: usize) {
+        world.compute(node, self.stretch(node));
     }
 }
 
 impl Machine for Pairing {
     fn begin(&mut self, world: &mut World) {
-        (0..self.members.len()).for_each(|node| world.compute(node, self.stretch()));
+        (0..self.members.len()).for_each(|node| world.compute(node, self.stretch(node)));
     }
 
     fn computed(&mut self, world: &mut World, node: usize) {
-        let stretch = self.stretch();
+        let stretch = self.stretch(node);
         let member = &mut self.members[node];
         (member.steps..member.steps + stretch).for_each(|step| member.learner.step(step as f64));
         member.steps += stretch;
+        if self.kind != Kind::Noloco {
+            member.taken_up = member.steps;
+        }
         match self.kind {
             Kind::Noloco => self.begin_round(world, node),
             Kind::AdPsgd => {
@@ -232,7 +240,7 @@ impl Machine for Pairing {
     }
 
     fn progress(&self, node: usize) -> f64 {
-        self.members[node].steps as f64
+        self.members[node].taken_up as f64
     }
 
     /// φ of NoLoCo, else θ.

@@ -5,6 +5,8 @@
 mod explained;
 mod measured;
 mod page;
+#[cfg(test)]
+mod tests;
 mod timeline;
 
 use std::fmt::Write;
@@ -48,14 +50,25 @@ pub struct Cost {
     pub method: Method,
     /// Which fault.
     pub fault: Fault,
-    /// Seconds to the target with the fault less those without it, from the same seed; `None` where it was never reached.
-    pub seconds: Option<f64>,
-    /// Loss at the end less that without the fault.
-    pub loss: f64,
+    /// How it ended without the fault, from the same seed.
+    pub calm: End,
+    /// How it ended with the fault.
+    pub hurt: End,
     /// Seconds that operations which were dropped had taken.
     pub stood_still: f64,
+}
+
+/// How one run ended.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// Seconds until the target was reached; `None` where it never was.
+    pub reached: Option<f64>,
+    /// Loss at the end.
+    pub loss: f64,
     /// Whether the nodes left did all their steps.
     pub is_complete: bool,
+    /// Where they did not: nobody went on. Else time was over.
+    pub stands_still: bool,
 }
 
 /// All figures.
@@ -71,16 +84,21 @@ pub struct Figures {
 
 impl Figures {
     /// The figures of `results`. Without a target it is the least loss that every seed of every method but training
-    /// alone reached at its end.
+    /// alone reached at its end, methods left out of which a seed diverged.
     pub fn new(results: &Results, target: Option<f64>) -> Figures {
         let methods = || results.plan.methods.iter();
-        let worst =
-            |method: &Method| results.of(method).iter().map(|run| run.end().loss).fold(f64::NEG_INFINITY, f64::max);
-        let together = methods().filter(|method| method.kind != Kind::Alone);
-        let reached_by_all = together.map(worst).fold(f64::NEG_INFINITY, f64::max);
-        let fallback = methods().map(worst).fold(f64::NEG_INFINITY, f64::max);
-        let own = if reached_by_all.is_finite() { reached_by_all } else { fallback };
-        let target = target.unwrap_or((own * 1000.0).ceil() / 1000.0);
+        let worst = |method: &Method| {
+            let losses: Vec<f64> = results.of(method).iter().map(|run| run.end().loss).collect();
+            losses.iter().all(|loss| loss.is_finite()).then(|| losses.into_iter().fold(f64::NEG_INFINITY, f64::max))
+        };
+        let reached_by_all =
+            |is_alone| methods().filter(|m| (m.kind == Kind::Alone) == is_alone).filter_map(worst).reduce(f64::max);
+        // Where all diverged, what any of them had reached before.
+        let points = || results.runs.iter().flat_map(|run| &run.points).map(|point| point.loss);
+        let own = reached_by_all(false)
+            .or_else(|| reached_by_all(true))
+            .or_else(|| points().filter(|loss| loss.is_finite()).reduce(f64::min));
+        let target = target.unwrap_or((own.unwrap_or(0.0) * 1000.0).ceil() / 1000.0);
         let mut rows: Vec<Row> = methods().map(|method| row(results, method, target)).collect();
         let time = |row: &Row| row.target.map_or(f64::INFINITY, |point| point.seconds);
         rows.sort_by(|one, other| time(one).total_cmp(&time(other)));
@@ -144,7 +162,11 @@ impl Figures {
             );
         }
         text.push('.');
-        if let Some(best) = self.rows.iter().min_by(|one, other| one.loss.0.total_cmp(&other.loss.0)) {
+        // A method that diverged has learned nothing, and one that did not finish took other tokens.
+        let learned = self.rows.iter().filter(|row| row.is_complete && row.loss.0.is_finite());
+        if learned.clone().count() > 1
+            && let Some(best) = learned.min_by(|one, other| one.loss.0.total_cmp(&other.loss.0))
+        {
             let _ =
                 write!(text, " For the same number of tokens {} learned best ({:.3}).", best.method.name, best.loss.0);
         }
@@ -195,13 +217,20 @@ impl Figures {
 impl Cost {
     /// In a cell of a table.
     pub fn words(&self) -> String {
-        match self.seconds {
-            _ if !self.is_complete => "stands still".to_owned(),
-            // Less than a tenth of a second is none.
-            Some(cost) if cost.abs() < 0.05 => "none".to_owned(),
-            Some(cost) if cost < 0.0 => format!("-{}", seconds(-cost)),
-            Some(cost) => format!("+{}", seconds(cost)),
-            None => format!("never ({:+.3})", self.loss),
+        let Cost { calm, hurt, .. } = self;
+        match (calm.reached, hurt.reached) {
+            _ if !hurt.is_complete && !calm.is_complete => "unfinished, without it too".to_owned(),
+            _ if hurt.stands_still => "stands still".to_owned(),
+            _ if !hurt.is_complete => "unfinished".to_owned(),
+            (Some(calm), Some(hurt)) => match hurt - calm {
+                // Less than a tenth of a second is none.
+                cost if cost.abs() < 0.05 => "none".to_owned(),
+                cost if cost < 0.0 => format!("-{}", seconds(-cost)),
+                cost => format!("+{}", seconds(cost)),
+            },
+            (Some(_), None) => format!("never ({:+.3})", hurt.loss - calm.loss),
+            (None, None) => format!("never, without it too ({:+.3})", hurt.loss - calm.loss),
+            (None, Some(_)) => format!("only with it ({:+.3})", hurt.loss - calm.loss),
         }
     }
 }
@@ -236,16 +265,17 @@ fn row(results: &Results, method: &Method, target: f64) -> Row {
 
 fn cost(results: &Results, method: &Method, fault: Fault, target: f64) -> Cost {
     let (calm, hurt) = (results.of(method), results.with(method, fault));
-    let time = |runs: &[&Outcome]| runs.first().and_then(|run| run.reaches(target)).map(|point| point.seconds);
-    let loss = |runs: &[&Outcome]| runs.first().map_or(f64::NAN, |run| run.end().loss);
-    Cost {
-        method: *method,
-        fault,
-        seconds: time(&hurt).zip(time(&calm)).map(|(hurt, calm)| hurt - calm),
-        loss: loss(&hurt) - loss(&calm),
-        stood_still: hurt.first().map_or(0.0, |run| run.counted.stood_still),
-        is_complete: hurt.iter().all(|run| run.is_complete),
-    }
+    let end = |runs: &[&Outcome]| {
+        let run = runs.first();
+        End {
+            reached: run.and_then(|run| run.reaches(target)).map(|point| point.seconds),
+            loss: run.map_or(f64::NAN, |run| run.end().loss),
+            is_complete: run.is_none_or(|run| run.is_complete),
+            stands_still: run.is_some_and(|run| run.stands_still),
+        }
+    };
+    let stood_still = hurt.first().map_or(0.0, |run| run.counted.stood_still);
+    Cost { method: *method, fault, calm: end(&calm), hurt: end(&hurt), stood_still }
 }
 
 /// All points of all runs as comma-separated values.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use murmur_protocol::Time;
 use murmur_protocol::pairs::Place;
@@ -30,6 +31,17 @@ struct Worker {
     answered: Vec<bool>,
     /// Gradients that have arrived at the first shard.
     pushed: u64,
+    /// The tick of its last answer from the first shard, which is more than it has pushed once it was given up and is back.
+    promised: u64,
+    /// When the first shard heard of it or answered it last.
+    heard: Time,
+}
+
+impl Worker {
+    /// How far others may take it to be.
+    fn place(&self) -> u64 {
+        self.pushed.max(self.promised)
+    }
 }
 
 /// Servers and workers.
@@ -38,7 +50,8 @@ pub(super) struct Servers {
     workers: Vec<Worker>,
     length: usize,
     bound: Option<u64>,
-    has_fault: bool,
+    /// A server waits for a worker at least so long.
+    patience: Duration,
     violations: Vec<String>,
 }
 
@@ -63,6 +76,8 @@ impl Servers {
                 ticks: vec![0; shards],
                 answered: vec![true; shards],
                 pushed: 0,
+                promised: 0,
+                heard: Time::ZERO,
             }
         };
         let workers: Vec<Worker> = (0..setting.nodes).map(worker).collect();
@@ -71,7 +86,7 @@ impl Servers {
             length: workers[0].parameters.len(),
             workers,
             bound,
-            has_fault: setting.fault != super::Fault::None,
+            patience: setting.timeouts().floor,
             violations: Vec::new(),
         }
     }
@@ -81,6 +96,7 @@ impl Servers {
     }
 
     fn drain(&mut self, world: &mut World, shard: usize) {
+        let mut answered = Vec::new();
         while let Some(order) = self.shards[shard].server.poll_order() {
             let (range, workers) = (self.range(shard), self.workers.len() as f64);
             let Shard { server, optimizer, gradients } = &mut self.shards[shard];
@@ -98,18 +114,33 @@ impl Servers {
                 }
                 ServerOrder::Answer { to, tick } => {
                     let values = optimizer.parameters()[range].to_vec();
+                    if shard == 0 {
+                        let worker = &mut self.workers[usize::from(to)];
+                        (worker.promised, worker.heard) = (tick, world.now());
+                        answered.push(usize::from(to));
+                    }
                     world.send(shard, usize::from(to), Parcel::Parameters { shard, tick, values });
                 }
             }
         }
+        for node in answered {
+            self.check(world.now(), node);
+        }
     }
 
-    /// The law of staleness, held by what workers do and not by what the server believes.
-    fn check(&mut self, node: usize) {
-        let Some(bound) = self.bound.filter(|_| !self.has_fault) else { return };
-        let slowest = self.workers.iter().map(|worker| worker.pushed).min().unwrap_or(0);
-        if self.workers[node].ticks[0] > slowest + bound {
-            self.violations.push(format!("worker {node} is {} ticks ahead", self.workers[node].ticks[0] - slowest));
+    /// The law of staleness for a worker that was answered, held by what workers do and not by what the server believes. Once the
+    /// server has given somebody up, it holds against all that it cannot have given up since it heard of them: those that wait
+    /// for an answer, and those that were not silent for as long as it waits at least.
+    fn check(&mut self, now: Time, node: usize) {
+        let Some(bound) = self.bound else { return };
+        let given_up = self.shards[0].server.counts().given_up;
+        let is_waited_for = |worker: &&Worker| {
+            given_up == 0 || worker.pushed > worker.promised || now.saturating_since(worker.heard) < self.patience
+        };
+        let slowest = self.workers.iter().filter(is_waited_for).map(Worker::place).min();
+        let ahead = self.workers[node].promised - slowest.unwrap_or(0).min(self.workers[node].promised);
+        if ahead > bound {
+            self.violations.push(format!("worker {node} is {ahead} ticks ahead, {given_up} given up"));
         }
     }
 }
@@ -140,7 +171,7 @@ impl Machine for Servers {
                 if !server.pushed(now, from as Place, tick) {
                     gradients.remove(&name);
                 } else if shard == 0 {
-                    self.workers[from].pushed = tick + 1;
+                    (self.workers[from].pushed, self.workers[from].heard) = (tick + 1, now);
                 }
                 self.drain(world, shard);
             }
@@ -155,7 +186,6 @@ impl Machine for Servers {
                 worker.answered[shard] = true;
                 worker.ticks[shard] = tick;
                 if worker.answered.iter().all(|answered| *answered) {
-                    self.check(to);
                     world.compute(to, 1);
                 }
             }
@@ -199,5 +229,42 @@ impl Machine for Servers {
 
     fn violations(&self) -> Vec<String> {
         self.violations.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::Fault;
+    use crate::compare::tests::setting;
+
+    #[test]
+    fn the_bound_is_held_against_all_that_cannot_have_been_given_up() {
+        let setting = setting("ps-stale", Fault::Kill);
+        let mut servers = Servers::new(&setting);
+        let at = |seconds| Time::from_start(Duration::from_secs_f64(seconds));
+        for tick in 0..3 {
+            servers.shards[0].server.pushed(at(0.1), 1, tick);
+        }
+        servers.shards[0].server.time_passed(at(60.0));
+        assert_eq!(servers.shards[0].server.counts().given_up, 4, "all but the one that waits");
+        let patience = setting.timeouts().floor.as_secs_f64();
+        // Worker 1 is answered for tick 9; what it is ahead of worker 2 by what that one did.
+        let mut ahead = |pushed, promised, silent| {
+            (servers.workers[1].pushed, servers.workers[1].promised, servers.workers[1].heard) = (9, 9, at(60.0));
+            let other = &mut servers.workers[2];
+            (other.pushed, other.promised, other.heard) = (pushed, promised, at(60.0 - silent * patience));
+            servers.check(at(60.0), 1);
+            servers.violations.pop()
+        };
+        assert_eq!(ahead(7, 7, 0.5), None);
+        assert_eq!(ahead(6, 6, 0.5).as_deref(), Some("worker 1 is 3 ticks ahead, 4 given up"));
+        assert_eq!(ahead(6, 6, 1.5), None, "it may have been given up");
+        assert_eq!(
+            ahead(6, 5, 1.5).as_deref(),
+            Some("worker 1 is 3 ticks ahead, 4 given up"),
+            "it waits for an answer"
+        );
+        assert_eq!(ahead(2, 8, 0.5), None, "it was given up and is back");
     }
 }

@@ -44,7 +44,13 @@ impl Links {
 
     /// The network that they make.
     pub(crate) fn network(&self) -> NetworkSpec {
-        NetworkSpec { latency: self.latency, loss: self.loss, transfer_failure: self.loss, ..NetworkSpec::calm() }
+        NetworkSpec {
+            latency: self.latency,
+            loss: self.loss,
+            transfer_failure: self.loss,
+            fills_gaps: true,
+            ..NetworkSpec::calm()
+        }
     }
 }
 
@@ -152,6 +158,17 @@ impl Setting {
     /// Time of a node's step.
     pub fn step_time_of(&self, node: usize) -> Duration {
         self.step_time.div_f64(self.speeds[node % self.speeds.len()])
+    }
+
+    /// Time of a step of the slowest node.
+    pub(crate) fn slowest_step_time(&self) -> Duration {
+        (0..self.nodes).map(|node| self.step_time_of(node)).max().unwrap_or(self.step_time)
+    }
+
+    /// Time in which all nodes together do as many steps as there are nodes.
+    pub(crate) fn mean_step_time(&self) -> Duration {
+        let rate: f64 = (0..self.nodes).map(|node| self.step_time_of(node).as_secs_f64().recip()).sum();
+        Duration::from_secs_f64(self.nodes as f64 / rate)
     }
 
     /// Hosts with these lines.

@@ -12,8 +12,8 @@ use super::{Fault, Method};
 use crate::record::Record;
 use crate::{Incident, Scenario, Swarm, TrainerSpec, WorkerSpec};
 
-/// A run that takes longer than computing alone by this factor is ended: a straggler's share of a third at a fourth of the
-/// speed, with room.
+/// A run that takes longer than the slowest node would alone by this factor is ended: a straggler's share of a third at a
+/// fourth of the speed, with room.
 const TIME_FACTOR_MAX: f64 = 4.0;
 
 /// Runs gossip; `None` where it is interrupted.
@@ -25,8 +25,9 @@ pub(super) fn run(setting: &Setting, is_interrupted: &dyn Fn() -> bool) -> Optio
     swarm.run_until(Duration::ZERO);
     let first = swarm.record();
     let mut points = vec![point(setting, &first, Duration::ZERO)];
-    let period = setting.step_time.mul_f64(setting.steps as f64 / POINTS as f64);
-    let limit = setting.step_time.mul_f64(setting.steps as f64 * TIME_FACTOR_MAX);
+    // Where nodes are slow a point comes after the same steps, not after the same time.
+    let period = setting.mean_step_time().mul_f64(setting.steps as f64 / POINTS as f64);
+    let limit = setting.slowest_step_time().mul_f64(setting.steps as f64 * TIME_FACTOR_MAX);
     let mut at = Duration::ZERO;
     let (mut is_complete, mut last) = (false, first);
     while at < limit && !is_complete {
@@ -174,6 +175,7 @@ fn outcome(setting: &Setting, record: Record, points: Vec<Point>, watch: Watch, 
         },
         nodes,
         is_complete,
+        stands_still: false,
         violations: record.found.iter().map(|violation| violation.to_string()).collect(),
     }
 }

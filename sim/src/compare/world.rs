@@ -1,7 +1,11 @@
 //! Virtual time for the machines of [`compare`](super): who computes until when, what is on its way, what goes wrong.
 //!
 //! Links are those of the [simulator](crate::NetworkSpec): a node's uplink carries one transfer after the other, and so
-//! does a downlink. Transfers are made again until they arrive, as by TCP, and may arrive twice; words may be lost.
+//! does a downlink. Transfers are made again until they arrive, as by TCP, and may arrive twice; words may be lost. What is
+//! on its way when its sender dies never arrives, and what a cut meets on its way is sent again after it.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +24,7 @@ use crate::{Objective, TrainerSpec};
 /// Points of a curve beside the first.
 pub(super) const POINTS: u64 = 16;
 
-/// A run that takes longer than computing alone by this factor is ended.
+/// A run that takes longer than the slowest node would alone by this factor is ended.
 const TIME_FACTOR_MAX: f64 = 80.0;
 
 /// Bytes of names and lengths before a transfer's values, and of a word. Guesses.
@@ -37,8 +41,8 @@ pub(super) const STEPS_SHOWN: f64 = 16.0;
 pub(super) enum Parcel {
     /// Slices of a sum, as the codec writes them.
     Slices { name: SliceName, payload: Payload },
-    /// A replica, and the outer optimizer's φ and u where there is one.
-    State { epoch: Epoch, version: Version, replica: Replica, outer: Option<(Vec<f32>, Vec<f32>)> },
+    /// What members have in common.
+    State { epoch: Epoch, version: Version, common: Common },
     /// A worker's gradient for a shard.
     Gradient { shard: usize, tick: u64, values: Vec<f32> },
     /// A shard's parameters for a worker.
@@ -49,6 +53,15 @@ pub(super) enum Parcel {
     Model { exchange: u64, is_reply: bool, values: Vec<f32> },
 }
 
+/// What all members of a group have in common, and a newcomer is given.
+#[derive(Clone, Debug)]
+pub(super) enum Common {
+    /// Where gradients are reduced.
+    Replica(Replica),
+    /// φ and u, where parameters are: what a member made of φ since, and its inner optimizer's moments, are its own.
+    Outer { slow: Vec<f32>, momentum: Vec<f32> },
+}
+
 impl Parcel {
     fn bytes(&self) -> usize {
         let values = match self {
@@ -57,9 +70,8 @@ impl Parcel {
                 values.len()
             }
             Parcel::Weights { slow, fast, .. } => slow.len() + fast.len(),
-            Parcel::State { replica, outer, .. } => {
-                replica.values() + outer.as_ref().map_or(0, |(slow, momentum)| slow.len() + momentum.len())
-            }
+            Parcel::State { common: Common::Replica(replica), .. } => replica.values(),
+            Parcel::State { common: Common::Outer { slow, momentum }, .. } => slow.len() + momentum.len(),
         };
         HEADER_BYTES + 4 * values
     }
@@ -105,7 +117,6 @@ struct Node {
     /// The computation under way: its number, its steps, and when it began.
     computing: Option<(u64, u64, Time)>,
     looks_at: Option<Time>,
-    up_free_at: Time,
     account: NodeAccount,
 }
 
@@ -128,7 +139,6 @@ impl World {
             step_time: setting.step_time_of(node),
             computing: None,
             looks_at: None,
-            up_free_at: Time::ZERO,
             account: NodeAccount::default(),
         };
         let mut queue = Queue::default();
@@ -155,6 +165,10 @@ impl World {
         self.nodes[node].is_alive
     }
 
+    fn is_cut(&self, from: usize, to: usize) -> bool {
+        from != to && !self.network.is_open(from, to)
+    }
+
     /// A node computes so many steps from now on; what it computed before is dropped.
     pub(super) fn compute(&mut self, node: usize, steps: u64) {
         self.stop_computing(node);
@@ -173,20 +187,17 @@ impl World {
             self.queue.push(now, What::Arrived { to, from, parcel: Box::new(parcel) });
             return;
         }
-        if !self.network.is_open(from, to) {
+        if self.is_cut(from, to) {
             self.queue.push(now + RETRY, What::Again { to, from, parcel: Box::new(parcel) });
             return;
         }
         let bytes = parcel.bytes();
-        let rate = self.setting.links.up_bytes_per_second;
-        let sender = &mut self.nodes[from];
-        let begins = sender.up_free_at.max(now);
-        sender.up_free_at = begins + Duration::from_secs_f64(bytes as f64 / rate);
-        let ends = sender.up_free_at;
-        sender.account.sent_bytes += bytes as u64;
-        self.note(from, begins, ends, Activity::Sending);
+        self.nodes[from].account.sent_bytes += bytes as u64;
         let again = What::Again { to, from, parcel: Box::new(parcel.clone()) };
-        match self.network.transfer_fate(now, from, to, bytes) {
+        let begins = self.network.uplink_free_at(from).max(now);
+        let fate = self.network.transfer_fate(now, from, to, bytes);
+        self.note(from, begins, self.network.uplink_free_at(from), Activity::Sending);
+        match fate {
             TransferFate::Arrives { after, confirmed } => {
                 self.queue.push(now + after, What::Arrived { to, from, parcel: Box::new(parcel) });
                 if !confirmed {
@@ -235,14 +246,17 @@ impl World {
                 machine.computed(self, node);
                 self.plan_look(machine, node);
             }
+            What::Arrived { to, from, parcel } if self.is_cut(from, to) => {
+                self.queue.push(self.now() + RETRY, What::Again { to, from, parcel });
+            }
             What::Arrived { to, from, parcel } => {
-                if self.is_alive(to) {
+                if self.is_alive(to) && self.is_alive(from) {
                     machine.arrived(self, to, from, *parcel);
                     self.plan_look(machine, to);
                 }
             }
             What::Heard { to, from, word } => {
-                if self.is_alive(to) {
+                if self.is_alive(to) && self.is_alive(from) && !self.is_cut(from, to) {
                     machine.heard(self, to, from, word);
                     self.plan_look(machine, to);
                 }
@@ -283,8 +297,11 @@ impl World {
 
     fn kill(&mut self, node: usize) {
         self.stop_computing(node);
-        self.nodes[node].is_alive = false;
-        self.nodes[node].account.lived = self.now().since_start().as_secs_f64();
+        let (now, unsent) = (self.now(), self.network.uplink_free_at(node).saturating_since(self.now()));
+        let dead = &mut self.nodes[node];
+        dead.is_alive = false;
+        dead.account.end(now.since_start().as_secs_f64());
+        dead.account.sending -= unsent.as_secs_f64();
     }
 
     fn plan_look(&mut self, machine: &dyn Machine, node: usize) {
@@ -342,7 +359,7 @@ pub(super) fn run(setting: &Setting, machine: &mut dyn Machine, is_interrupted: 
     world.sample(machine);
     let steps = setting.steps as f64;
     let period = steps / POINTS as f64;
-    let limit = Time::from_start(setting.step_time.mul_f64(TIME_FACTOR_MAX * steps));
+    let limit = Time::from_start(setting.slowest_step_time().mul_f64(TIME_FACTOR_MAX * steps));
     let mut next = period;
     let mut is_complete = false;
     let mut stuck_at = Time::ZERO;
@@ -387,6 +404,7 @@ pub(super) fn run(setting: &Setting, machine: &mut dyn Machine, is_interrupted: 
         nodes: world.nodes.into_iter().map(|node| node.account).collect(),
         counted: machine.counted(),
         is_complete,
+        stands_still: !is_complete && world.queue.is_empty(),
         violations,
     })
 }

@@ -171,6 +171,7 @@ impl ScenarioFile {
             breakage: dice.amount("network.breakage", section.breakage),
             handshake_failure: dice.amount("network.handshake_failure", section.handshake_failure),
             detection: (Duration::ZERO, detection_max),
+            fills_gaps: false,
         }
     }
 

@@ -34,6 +34,9 @@ pub struct NetworkSpec {
     pub breakage: f64,
     /// Shortest and longest time until an end notices that a link is gone.
     pub detection: (Duration, Duration),
+    /// Whether a downlink carries a transfer as soon as it has the time for all of it. Else it carries transfers in the order in
+    /// which they were given to their senders' uplinks, and is idle before one that waits there for long.
+    pub fills_gaps: bool,
 }
 
 /// A log-normal time, as measured ways through the Internet have, and never below half its median.
@@ -72,6 +75,7 @@ impl NetworkSpec {
             handshake_failure: 0.0,
             breakage: 0.0,
             detection: (Duration::from_millis(10), Duration::from_millis(500)),
+            fills_gaps: false,
         }
     }
 
@@ -88,6 +92,7 @@ impl NetworkSpec {
             handshake_failure: 0.05,
             breakage: 0.02,
             detection: (Duration::from_millis(10), Duration::from_secs(5)),
+            fills_gaps: false,
         }
     }
 }

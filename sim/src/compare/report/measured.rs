@@ -1,6 +1,6 @@
 //! What real daemons came to, beside what was simulated.
 
-use super::{Cost, cost, mean, rate};
+use super::{Cost, End, cost, mean, rate};
 use crate::compare::{Fault, Kind, Method, Results};
 use crate::report::{Table, bytes};
 
@@ -38,11 +38,13 @@ impl Measured {
         mean(self.losses.iter().copied())
     }
 
-    /// The first seconds at which the loss is at most `target`, between two points on a straight line.
+    /// The first seconds at which the loss is at most `target`, between two points on a straight line. Those of the second one where
+    /// the loss before was not finite.
     pub fn reaches(&self, target: f64) -> Option<f64> {
         let after = self.curve.iter().position(|(_, loss)| *loss <= target)?;
         let (seconds, loss) = self.curve[after];
-        let Some((before, above)) = after.checked_sub(1).map(|before| self.curve[before]) else { return Some(seconds) };
+        let before = after.checked_sub(1).map(|before| self.curve[before]);
+        let Some((before, above)) = before.filter(|(_, loss)| loss.is_finite()) else { return Some(seconds) };
         Some(before + (above - target) / (above - loss) * (seconds - before))
     }
 }
@@ -148,15 +150,13 @@ impl Real {
 
     fn cost(&self, calm: &Measured, fault: Fault) -> Option<Cost> {
         let hurt = self.with(fault).find(|one| one.method == calm.method)?;
-        let time = |one: &Measured| one.reaches(self.target);
-        Some(Cost {
-            method: calm.method,
-            fault,
-            seconds: time(hurt).zip(time(calm)).map(|(hurt, calm)| hurt - calm),
-            loss: hurt.loss() - calm.loss(),
-            stood_still: 0.0,
-            is_complete: hurt.is_complete,
-        })
+        let end = |one: &Measured| End {
+            reached: one.reaches(self.target),
+            loss: one.loss(),
+            is_complete: one.is_complete,
+            stands_still: false,
+        };
+        Some(Cost { method: calm.method, fault, calm: end(calm), hurt: end(hurt), stood_still: 0.0 })
     }
 }
 
@@ -184,6 +184,8 @@ mod tests {
             [5.5, 5.0, 3.5, 3.0, 2.9].map(|target| one.reaches(target)),
             [Some(1.0), Some(1.0), Some(3.0), Some(4.0), None]
         );
+        let again = measured(Fault::None, &[(1.0, f64::INFINITY), (2.0, 4.0)], 4.0);
+        assert_eq!(again.reaches(4.5), Some(2.0), "there is no line from infinity");
     }
 
     #[test]
@@ -208,7 +210,7 @@ mod tests {
         assert_eq!(rows(&kill), [head, row]);
         assert_ne!(simulated(Fault::Straggler), "none", "a ring waits for its slowest");
         kill.is_complete = false;
-        assert_eq!(rows(&kill)[1][1], "stands still");
+        assert_eq!(rows(&kill)[1][1], "unfinished");
         let calm_alone = Real { lines: Lines::Shaped, measured: vec![calm.clone()], target: 4.0, left_out: 0 };
         assert!(calm_alone.fault_table(&results).is_none());
     }

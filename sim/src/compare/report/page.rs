@@ -113,7 +113,7 @@ fn table(text: &mut String, figures: &Figures) {
         };
         let _ = writeln!(
             text,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3} to {:.3}</td>\
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.3}{}</td><td>{:.3} to {:.3}</td>\
              <td>{:.0} %</td><td>{:.0} %</td><td>{}{}</td></tr>",
             row.method.name,
             row.target.map_or("never".to_owned(), |point| seconds(point.seconds)),
@@ -121,6 +121,7 @@ fn table(text: &mut String, figures: &Figures) {
             row.target.map_or("never".to_owned(), |point| bytes(point.busiest_bytes as f64)),
             ratio(|point| point.busiest_bytes as f64),
             row.loss.0,
+            if row.is_complete { "" } else { " (unfinished)" },
             row.loss.1,
             row.loss.2,
             100.0 * row.shares.0,
@@ -253,8 +254,8 @@ fn honesty(text: &mut String, results: &Results, command: &str) {
          begin with the same model, read the same data in the same order on each node, and take the same number of \
          steps on average. {} seed{} from {} on; faults were run with the first.</li>\n<li>A straggler is {STRAGGLER} times slower. \
          DiLoCo and NoLoCo exchange every {} steps here; their papers take more. Their loss is that of the slow weights, which \
-         move once a round.</li>\n<li>Vectors of all methods but gossip \
-         travel as 32-bit floats.</li>\n</ul>\n",
+         move once a round.</li>\n<li>Vectors travel as 32-bit \
+         floats, but for gossip's one bit a parameter and the 16 and 8 bits of the rings that are named after them.</li>\n</ul>\n",
         escaped(&conditions(results)),
         seconds(plan.base.step_time.as_secs_f64()),
         rates.join(", "),
@@ -275,9 +276,10 @@ fn honesty(text: &mut String, results: &Results, command: &str) {
     for run in unfinished {
         let _ = writeln!(
             text,
-            "<p class=\"soft\">{} did not do all its steps with fault {}: nobody went on after {}.</p>",
+            "<p class=\"soft\">{} did not do all its steps with fault {}: {} after {}.</p>",
             run.method.name,
             run.fault.name(),
+            if run.stands_still { "nobody went on" } else { "time was over" },
             seconds(run.nodes.iter().map(|node| node.lived).fold(0.0, f64::max))
         );
     }
