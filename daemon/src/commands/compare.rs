@@ -17,6 +17,9 @@ use crate::failure::{ExitCode, Failure};
 /// What makes a comparison end sooner.
 const SHORTER: &str = "fewer --methods, --steps, --seeds or --faults take less time";
 
+/// What else stands in a cell of what a fault cost.
+const OF_BRACKETS: &str = "in brackets: how much higher the loss ended";
+
 /// Columns of the list of methods.
 const COLUMNS: usize = 80;
 
@@ -47,7 +50,7 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     let faults = &results.plan.faults;
     if !faults.is_empty() {
         lines.push(String::new());
-        lines.push(format!("more time to a loss of {:.3} because of a fault", figures.target));
+        lines.push(format!("more time to a loss of {:.3} because of a fault ({OF_BRACKETS})", figures.target));
         lines.extend(figures.fault_table(faults).lines());
     }
     let goes_on = options.real && !interruption.load(Ordering::Relaxed);
@@ -84,7 +87,9 @@ fn beside(real: &Real, results: &Results) -> Vec<String> {
     lines.extend(real.table(results).lines());
     if let Some(table) = real.fault_table(results) {
         lines.push(String::new());
-        lines.push(format!("more time to a loss of {:.3} because of a fault, real and simulated", real.target));
+        let target = real.target;
+        lines
+            .push(format!("more time to a loss of {target:.3} because of a fault, real and simulated ({OF_BRACKETS})"));
         lines.extend(table.lines());
     }
     lines.push(real.conditions(results));

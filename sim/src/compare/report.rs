@@ -84,12 +84,16 @@ pub struct Figures {
 
 impl Figures {
     /// The figures of `results`. Without a target it is the least loss that every seed of every method but training
-    /// alone reached at its end, methods left out of which a seed diverged.
+    /// alone reached at its end, methods left out of which a seed diverged, did not finish or ends where it began.
     pub fn new(results: &Results, target: Option<f64>) -> Figures {
         let methods = || results.plan.methods.iter();
         let worst = |method: &Method| {
-            let losses: Vec<f64> = results.of(method).iter().map(|run| run.end().loss).collect();
-            losses.iter().all(|loss| loss.is_finite()).then(|| losses.into_iter().fold(f64::NEG_INFINITY, f64::max))
+            let runs = results.of(method);
+            let has_learned =
+                |run: &&Outcome| run.is_complete && run.points.first().is_some_and(|start| run.end().loss < start.loss);
+            runs.iter()
+                .all(has_learned)
+                .then(|| runs.iter().map(|run| run.end().loss).fold(f64::NEG_INFINITY, f64::max))
         };
         let reached_by_all =
             |is_alone| methods().filter(|m| (m.kind == Kind::Alone) == is_alone).filter_map(worst).reduce(f64::max);
@@ -141,9 +145,13 @@ impl Figures {
             }
             return text + ".";
         }
-        let _ = write!(text, " first, in {}", seconds(time(first)));
         // A loss that was there at once says nothing of speed.
         let is_timed = time(first) > 0.0;
+        if is_timed {
+            let _ = write!(text, " first, in {}", seconds(time(first)));
+        } else {
+            text = format!("A loss of {:.3} was there from the beginning, so that no time can be told", self.target);
+        }
         if let [_, second, ..] = reached[..]
             && is_timed
         {
@@ -170,7 +178,7 @@ impl Figures {
             let _ =
                 write!(text, " For the same number of tokens {} learned best ({:.3}).", best.method.name, best.loss.0);
         }
-        let talking = reached.iter().filter(|row| row.busiest_bytes > 0.0);
+        let talking = reached.iter().filter(|row| is_timed && row.busiest_bytes > 0.0);
         if let Some(least) = talking.min_by(|one, other| sent(one).total_cmp(&sent(other))) {
             let until = bytes(sent(least));
             let _ = write!(text, " The busiest node sent least with {}: {until} until then.", least.method.name);
@@ -274,7 +282,8 @@ fn cost(results: &Results, method: &Method, fault: Fault, target: f64) -> Cost {
             stands_still: run.is_some_and(|run| run.stands_still),
         }
     };
-    let stood_still = hurt.first().map_or(0.0, |run| run.counted.stood_still);
+    let stood_still = |runs: &[&Outcome]| runs.first().map_or(0.0, |run| run.counted.stood_still);
+    let stood_still = (stood_still(&hurt) - stood_still(&calm)).max(0.0);
     Cost { method: *method, fault, calm: end(&calm), hurt: end(&hurt), stood_still }
 }
 
@@ -299,6 +308,7 @@ pub fn curves(results: &Results) -> String {
 /// Seconds in few words: 95 s, 12 min 3 s.
 pub(super) fn seconds(value: f64) -> String {
     match value {
+        value if value < 1.0 => format!("{} s", (1000.0 * value).round() / 1000.0),
         value if value < 10.0 => format!("{value:.1} s"),
         value if value < 600.0 => format!("{value:.0} s"),
         value => format!("{:.0} min", value / 60.0),

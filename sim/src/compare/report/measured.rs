@@ -94,7 +94,8 @@ impl Real {
             }
         };
         format!(
-            "{left_out}{lines} A step takes as long as a simulated one, or longer where the processor that all share is too slow."
+            "{left_out}{lines} A step takes as long as a simulated one, or longer where the processor that all share is too slow. \
+             Bytes are all that a daemon sent: with handshakes, the model that a joiner is given and the last exchanges."
         )
     }
 

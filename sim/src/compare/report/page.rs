@@ -179,7 +179,10 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
     for fault in faults {
         let _ = write!(text, "{}: {}. ", fault.name(), fault.title());
     }
-    text.push_str("In brackets: how long the operations had taken that were dropped and begun anew.</p>\n");
+    text.push_str(
+        "In brackets: how much higher or lower the loss ended, and how much longer operations \
+                   had taken that were dropped and begun anew.</p>\n",
+    );
     let base = &results.plan.base;
     let begin = base.fault_at().as_secs_f64();
     let length = STEPS_SHOWN * base.step_time.as_secs_f64();
@@ -187,7 +190,7 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
         for row in &figures.rows {
             if let Some(run) = results.with(&row.method, *fault).first() {
                 let _ = writeln!(text, "<h3>{} when {}</h3>", row.method.name, fault.title());
-                text.push_str(&timeline::svg(run, begin - length / 4.0, begin + 0.75 * length));
+                text.push_str(&timeline::svg(run, (begin - length / 4.0).max(0.0), begin + 0.75 * length));
             }
         }
     }
@@ -197,8 +200,7 @@ fn real_daemons(text: &mut String, results: &Results, real: &Real) {
     let _ = writeln!(
         text,
         "<h2 id=\"real\">Real daemons</h2>\n<p>{} daemons as processes of one machine, with the learning rates, steps, speeds and first \
-         seed of the simulated nodes. {} Bytes are all that a daemon sent: handshakes, the model that a joiner is given and the last \
-         exchanges of gossip, too. Time begins when all train.</p>",
+         seed of the simulated nodes. {} Time begins when all train.</p>",
         results.plan.base.nodes,
         escaped(&real.conditions(results))
     );

@@ -86,6 +86,36 @@ fn where_all_diverge_figures_are_still_finite() {
 }
 
 #[test]
+fn who_does_not_finish_or_learns_nothing_sets_no_target() {
+    let unfinished = Outcome { is_complete: false, ..outcome("tree", Fault::None, &[5.0]) };
+    let runs =
+        vec![unfinished, outcome("noloco", Fault::None, &[5.0, 5.0]), outcome("gossip", Fault::None, &[5.0, 3.0])];
+    let figures = Figures::new(&results(runs), None);
+    assert_eq!(figures.target, 3.0);
+    // A target of the user's own that was there at once.
+    let runs = results(vec![outcome("ring", Fault::None, &[5.0, 3.0]), outcome("star", Fault::None, &[5.0, 4.0])]);
+    let verdict = Figures::new(&runs, Some(9.0)).verdict(&runs);
+    assert!(verdict.starts_with("A loss of 9.000 was there from the beginning"), "{verdict}");
+    assert!(verdict.contains("ring learned best (3.000)") && !verdict.contains("first"), "{verdict}");
+}
+
+#[test]
+fn a_fault_is_charged_with_what_it_adds() {
+    let stood_still = |name, fault, seconds| {
+        let counted = Counted { stood_still: seconds, ..Counted::default() };
+        Outcome { counted, ..outcome(name, fault, &[5.0, 3.0]) }
+    };
+    let runs = |hurt| vec![stood_still("ring", Fault::None, 257.0), stood_still("ring", Fault::Kill, hurt)];
+    let charged = |hurt| Figures::new(&results(runs(hurt)), None).costs[0].stood_still;
+    assert_eq!((charged(257.0), charged(260.0), charged(200.0)), (0.0, 3.0, 0.0));
+}
+
+#[test]
+fn short_times_keep_their_digits() {
+    assert_eq!([0.04, 0.25, 1.5, 12.4, 601.0].map(seconds), ["0.04 s", "0.25 s", "1.5 s", "12 s", "10 min"]);
+}
+
+#[test]
 fn a_target_is_reached_at_the_next_point_after_one_at_infinity() {
     let again = outcome("ring", Fault::None, &[5.0, f64::INFINITY, 4.0, 2.0]);
     let times = [4.5, 3.0].map(|target| again.reaches(target).map(|point| (point.seconds, point.loss)));
