@@ -65,6 +65,9 @@ fn every_method_takes_the_same_number_of_steps() {
             _ => 0.0,
         };
         assert!((steps - setting.steps as f64).abs() <= slack, "{}: {steps} steps a node", method.name);
+        if matches!(method.kind, Kind::Diloco(_) | Kind::Noloco) {
+            assert_eq!(outcome.counted.rounds, 2.0, "{}: what the last round came to is exchanged", method.name);
+        }
     }
 }
 
@@ -114,6 +117,7 @@ fn every_method_keeps_its_laws_through_every_fault_and_on_lossy_links() {
                 method.name,
                 fault.name()
             );
+            assert_eq!(outcome.stands_still, !outcome.is_complete, "{}, {}", method.name, fault.name());
         }
     }
 }
@@ -231,11 +235,8 @@ fn a_death_costs_methods_that_wait_and_is_counted() {
     assert!(killed.counted.stood_still > 0.2 && killed.counted.dropped > 0, "{:?}", killed.counted);
     let calm = run(&setting("ring", Fault::None));
     assert_eq!((calm.counted.dropped, calm.counted.stood_still), (0, 0.0));
-    let mut longer = setting("ring", Fault::Partition);
-    longer.steps = 120;
-    for name in ["ring", "diloco"] {
-        longer.method = Method::named(name).expect("a method");
-        let outcome = run(&longer);
+    for (name, steps) in [("ring", 120), ("diloco", 480)] {
+        let outcome = run(&Setting { steps, ..setting(name, Fault::Partition) });
         assert!(outcome.counted.copied > 0, "{name}: those cut off copy the state");
         assert_eq!(outcome.violations, [] as [String; 0], "{name}: they have the model of the others");
     }
