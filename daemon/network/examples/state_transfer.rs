@@ -100,6 +100,7 @@ async fn connected(swarm: &mut Swarm<StreamsBehaviour>) -> ConnectionStreams {
         if let SwarmEvent::ConnectionEstablished { connection_id, .. } = swarm.select_next_some().await
             && let Some(streams) = swarm.behaviour_mut().take(connection_id)
         {
+            streams.accept_all();
             return streams;
         }
     }

@@ -93,6 +93,11 @@ pub(crate) fn is_loopback(address: &Multiaddr) -> bool {
     ip_of(address).is_some_and(|ip| ip.is_loopback())
 }
 
+/// Whether whoever listens there is found on this machine alone. Who listens nowhere dials others wherever they are.
+pub(crate) fn is_loopback_only(own: &[Multiaddr]) -> bool {
+    !own.is_empty() && own.iter().all(is_loopback)
+}
+
 /// Whether an address leads through a relay.
 pub(crate) fn is_circuit(address: &Multiaddr) -> bool {
     address.iter().any(|part| part == Protocol::P2pCircuit)

@@ -35,7 +35,14 @@ pub(crate) const UNASKED_DIALS_MAX: u32 = 128;
 /// In the long run there is one more this often: a lookup a minute.
 pub(crate) const UNASKED_DIAL_PERIOD: Duration = Duration::from_millis(500);
 
-/// Of them, to one host and port: three attempts to punch a hole, over two transports.
+/// Of them, for peers that want to be tried: half, and a quarter in the long run.
+pub(crate) const TRIES_MAX: u32 = UNASKED_DIALS_MAX / 2;
+pub(crate) const TRY_PERIOD: Duration = Duration::from_secs(2);
+
+/// Where there is none left, nobody is offered one for this long, by which there are fifteen: all who are connected hear of it.
+pub(crate) const TRIES_PAUSE: Duration = Duration::from_secs(30);
+
+/// Of all, to one host and port: three attempts to punch a hole, over two transports.
 pub(crate) const UNASKED_TO_PLACE_MAX: u32 = 6;
 
 /// In the long run there is one more to a host and port this often: a hole is tried anew every half minute at most.

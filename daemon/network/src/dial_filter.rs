@@ -18,7 +18,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::{Duration, Instant};
 
-use crate::address::{ip_of, is_loopback};
+use crate::address::{ip_of, is_loopback_only};
 use crate::bounds::{
     UNASKED_DIAL_PERIOD, UNASKED_DIALS_MAX, UNASKED_PLACE_PERIOD, UNASKED_PLACES_MAX, UNASKED_TO_PLACE_MAX,
     VOUCHED_FOR, VOUCHED_MAX,
@@ -60,7 +60,7 @@ struct State {
 impl DialFilter {
     /// Of a node that listens at `own`.
     pub(crate) fn new(own: &[Multiaddr]) -> DialFilter {
-        let nearest = if own.iter().all(is_loopback) { Scope::Machine } else { Scope::World };
+        let nearest = if is_loopback_only(own) { Scope::Machine } else { Scope::World };
         let now = Instant::now();
         let state = State { nearest, vouched: HashMap::new(), places: HashMap::new(), all: Bucket::full(now) };
         DialFilter(Arc::new(Mutex::new(state)))
@@ -134,12 +134,12 @@ impl State {
 
 /// What is left of a number that grows again with time, as the moment when it is whole.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+pub(crate) struct Bucket {
     whole_at: Instant,
 }
 
 impl Bucket {
-    fn full(now: Instant) -> Bucket {
+    pub(crate) fn full(now: Instant) -> Bucket {
         Bucket { whole_at: now }
     }
 
@@ -147,11 +147,11 @@ impl Bucket {
         self.whole_at <= now
     }
 
-    fn has_room(&self, now: Instant, period: Duration, most: u32) -> bool {
+    pub(crate) fn has_room(&self, now: Instant, period: Duration, most: u32) -> bool {
         self.whole_at.saturating_duration_since(now) + period <= period * most
     }
 
-    fn take(&mut self, now: Instant, period: Duration) {
+    pub(crate) fn take(&mut self, now: Instant, period: Duration) {
         self.whole_at = self.whole_at.max(now) + period;
     }
 }
@@ -236,6 +236,13 @@ mod tests {
         filter.met(Scope::Network);
         assert_eq!(judge("/ip4/10.0.0.7/tcp/80"), Ok(()));
         assert_eq!(judge("/ip4/127.0.0.1/tcp/80"), Err(Denied::OutOfScope));
+    }
+
+    #[test]
+    fn who_listens_nowhere_is_not_sent_to_its_own_machine() {
+        let judge = |own: &[Multiaddr]| DialFilter::new(own).judge(Instant::now(), &address("/ip4/127.0.0.1/tcp/80"));
+        assert_eq!(judge(&[]), Err(Denied::OutOfScope));
+        assert_eq!(judge(&[address("/ip4/127.0.0.1/tcp/1")]), Ok(()));
     }
 
     #[test]

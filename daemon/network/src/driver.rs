@@ -39,6 +39,7 @@ use crate::visits::Visits;
 use murmur_protocol::NetworkOrder;
 
 mod discovery;
+pub(crate) mod listening;
 mod orders;
 
 /// The state of the swarm task.
@@ -252,7 +253,7 @@ impl Driver {
         excluded.into_iter().for_each(|peer| self.disconnect(peer));
     }
 
-    fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+    pub(crate) fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.on_connected(&peer_id, connection_id, &endpoint);
@@ -348,17 +349,6 @@ impl Driver {
         let place = who_gives_way(&waiting, newcomer);
         let ended = place.and_then(|place| self.handshakes.remove(&connections[place]));
         ended.map(|handshake| handshake.task.abort()).is_some()
-    }
-
-    fn on_listen_address(&mut self, address: Multiaddr) {
-        if self.views.listen.borrow().contains(&address) {
-            return;
-        }
-        if let Some(address) = to_core_address(&address) {
-            self.emit(Event::AddressFound { address });
-        }
-        self.views.listen.send_modify(|own| own.push(address));
-        self.publish();
     }
 
     fn on_ping(&mut self, ping: &ping::Event) {

@@ -121,7 +121,7 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
     }
     let attempt = async {
         match dialed {
-            Some(_) => greet(&shared, peer, &remote, &streams.opener).await,
+            Some(_) => greet(&shared, peer, &remote, &streams).await,
             None => reply(&shared, peer, &remote, first, &mut streams).await,
         }
     };
@@ -172,18 +172,21 @@ async fn greet(
     shared: &Shared,
     peer: PeerId,
     remote: &Multiaddr,
-    opener: &StreamOpener,
+    streams: &ConnectionStreams,
 ) -> Result<(Stream, Vec<Address>), NoWelcome> {
     // The core may have known only an address.
     if !shared.access.admits(peer) {
         return Err(Refusal::Excluded.into());
     }
     let greeting = |proof| {
+        // Whoever welcomes this node may begin a transfer at once.
+        streams.accept_all();
         let addresses = shared.addresses_for(remote);
         Greeting::Join { proof, manifest: shared.manifest_text.clone(), addresses }
     };
     let credentials = Some(&shared.access.credentials);
-    let Introduction { control, answer, .. } = introduce(opener, credentials, (shared.me, peer), greeting).await?;
+    let Introduction { control, answer, .. } =
+        introduce(&streams.opener, credentials, (shared.me, peer), greeting).await?;
     Ok((control, handshake::judge_answer(&shared.manifest, answer)?))
 }
 
@@ -291,6 +294,7 @@ async fn reply(
     let answer = codec::encode(&handshake::answer(&judgement, &shared.manifest_text, addresses));
     match judgement {
         Ok(Visitor::Member(addresses)) => {
+            streams.accept_all();
             say(&mut control, &answer).await?;
             Ok((control, addresses))
         }

@@ -19,6 +19,7 @@ use crate::reachability::{Reachability, ReachabilityState, is_global};
 #[derive(Debug)]
 pub(crate) struct Nat {
     exposure: Exposure,
+    /// The newest first, at most [`EXTERNAL_ADDRESSES_MAX`].
     confirmed: Vec<Multiaddr>,
     observed: Vec<Multiaddr>,
     /// Whether a peer could not reach an address of ours that ought to mean the same everywhere.
@@ -30,6 +31,15 @@ pub(crate) struct Nat {
     reserve_at: Instant,
     dial_errors: VecDeque<String>,
     alone_since: Option<Instant>,
+}
+
+/// What a confirmed address changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Confirmation {
+    /// Nothing: it is known, or this node listens at as many others as are kept.
+    Known,
+    /// It is one more, and this one is kept no longer.
+    New { gone: Option<Multiaddr> },
 }
 
 /// A place at a relay, asked for or held.
@@ -57,17 +67,28 @@ impl Nat {
         }
     }
 
-    /// Another machine has reached this node there. Returns whether that is new.
-    pub(crate) fn confirm(&mut self, address: Multiaddr) -> bool {
-        let is_new = !self.confirmed.contains(&address) && self.confirmed.len() < EXTERNAL_ADDRESSES_MAX;
-        if is_new {
-            self.confirmed.push(address);
+    /// Another machine has reached this node there. With one too many the oldest goes of those at which this node does not `listen`:
+    /// nobody says when such an address is none any more, and a provider may give out new ones each day.
+    pub(crate) fn confirm(&mut self, address: Multiaddr, listen: &[Multiaddr]) -> Confirmation {
+        if self.confirmed.contains(&address) {
+            return Confirmation::Known;
         }
-        is_new
+        let mut gone = None;
+        if self.confirmed.len() >= EXTERNAL_ADDRESSES_MAX {
+            let Some(oldest) = self.confirmed.iter().rposition(|known| !listen.contains(known)) else {
+                return Confirmation::Known;
+            };
+            gone = Some(self.confirmed.remove(oldest));
+        }
+        self.confirmed.insert(0, address);
+        Confirmation::New { gone }
     }
 
-    pub(crate) fn expire(&mut self, address: &Multiaddr) {
+    /// Nobody reaches this node there any more. Returns whether that is new.
+    pub(crate) fn expire(&mut self, address: &Multiaddr) -> bool {
+        let before = self.confirmed.len();
         self.confirmed.retain(|confirmed| confirmed != address);
+        self.confirmed.len() < before
     }
 
     /// A peer sees this node come from there.
@@ -228,12 +249,31 @@ mod tests {
         assert_eq!(nat.reachability(now).state, ReachabilityState::Unknown);
         nat.probe_failed(&address("/ip4/192.168.1.2/tcp/1"));
         assert_eq!(nat.reachability(now).state, ReachabilityState::Unknown);
-        nat.confirm(address("/ip4/192.168.1.2/tcp/1"));
+        nat.confirm(address("/ip4/192.168.1.2/tcp/1"), &[]);
         assert_eq!(nat.reachability(now).state, ReachabilityState::ReachableLocally);
         nat.probe_failed(&address("/ip4/8.8.8.8/tcp/1"));
         assert_eq!(nat.reachability(now).state, ReachabilityState::Unreachable);
-        nat.confirm(address("/ip4/8.8.8.8/tcp/2"));
+        nat.confirm(address("/ip4/8.8.8.8/tcp/2"), &[]);
         assert_eq!(nat.reachability(now).state, ReachabilityState::Reachable);
+    }
+
+    /// After eight days at home peers were told eight addresses of others, and no new one.
+    #[test]
+    fn new_addresses_come_first_and_the_oldest_go_but_those_at_which_the_node_listens() {
+        let mut nat = Nat::new(Exposure::FindOut);
+        let of_day = |day: usize| address(&format!("/ip4/8.8.8.{day}/tcp/1"));
+        let listen = [of_day(0)];
+        for day in 0..EXTERNAL_ADDRESSES_MAX {
+            assert_eq!(nat.confirm(of_day(day), &listen), Confirmation::New { gone: None });
+        }
+        let next = of_day(EXTERNAL_ADDRESSES_MAX);
+        assert_eq!(nat.confirm(next.clone(), &listen), Confirmation::New { gone: Some(of_day(1)) });
+        assert_eq!(nat.confirm(next.clone(), &listen), Confirmation::Known);
+        let told = nat.external_addresses();
+        assert_eq!((told.len(), &told[0]), (EXTERNAL_ADDRESSES_MAX, &next));
+        assert!(told.contains(&listen[0]));
+        let all = told.clone();
+        assert_eq!(nat.confirm(of_day(100), &all), Confirmation::Known, "it listens at all of them");
     }
 
     #[test]

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use libp2p::identity::Keypair;
-use libp2p::multiaddr::Protocol;
-use libp2p::swarm::{Config, Swarm, SwarmEvent};
-use libp2p::{Multiaddr, TransportError as ListenFailure, relay};
+use libp2p::swarm::{Config, Swarm};
+use libp2p::{Multiaddr, relay};
 use murmur_protocol::handshake::Credentials;
 use murmur_protocol::shards::ShardSet;
 use murmur_protocol::{Event, NetworkOrder, PeerId, RunId};
@@ -16,18 +14,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::access::Admission;
+use crate::address::is_loopback_only;
 use crate::behaviour::Behaviour;
-use crate::bounds::{
-    CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_SETTLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX,
-    OUTBOX_EVENTS_MAX,
-};
+use crate::bounds::{CLOSE_TIMEOUT, IDLE_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX, OUTBOX_EVENTS_MAX};
 use crate::config::NetworkConfig;
 use crate::connectivity::Connectivity;
 use crate::data::DataExchange;
 use crate::data::ask::{Offered, ShardError};
 use crate::dial_filter::DialFilter;
+use crate::driver::listening::CannotListen;
 use crate::driver::{Driver, Views};
-use crate::free_port;
 use crate::handshake::gate::Gate;
 use crate::identity::peer_id;
 use crate::life::Double;
@@ -89,52 +85,15 @@ impl Network {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn start(config: NetworkConfig, events: mpsc::Sender<Event>) -> Result<Network, NetworkError> {
-        let me = peer_id(&config.identity);
-        let traffic = TrafficCounter::default();
-        let run = config.manifest.run_id();
-        let mut connectivity = config.connectivity;
-        // Nobody on the local network reaches a node that is on loopback only, nor the other way round.
-        connectivity.mdns &= !config.listen.iter().all(crate::address::is_loopback);
-        let gate = Gate::new(&config.identity, &Credentials { run, secret: config.secret.clone() });
-        let dial_filter = DialFilter::new(&config.listen);
-        let filter = Some(dial_filter.clone());
-        let mut swarm = new_swarm(&config.identity, Some(run), gate, &connectivity, filter, &traffic)?;
-        let addresses = listen_on(&mut swarm, &config.listen).await?;
-        let (outbox, outbox_events) = mpsc::channel(OUTBOX_EVENTS_MAX);
-        for address in addresses.iter().filter_map(crate::address::to_core_address) {
-            let _ = outbox.try_send(Event::AddressFound { address });
-        }
-        tokio::spawn(forward(outbox_events, events.clone()));
-        let (own_sender, own) = watch::channel(addresses.clone());
-        let (listen_sender, listen) = watch::channel(addresses);
-        let (reachability_sender, reachability) = watch::channel(Reachability::default());
-        let (orders, order_queue) = mpsc::channel(ORDERS_MAX);
-        let (closing, is_closing) = watch::channel(false);
-        let (closed_sender, closed) = watch::channel(());
-        let (double_sender, double) = watch::channel(None);
-        let (admission, admission_view) = watch::channel(config.admission.clone());
-        let shared = Arc::new(Shared::new(me, config, own, admission_view, double_sender, events));
-        let (data, round_trips) = (shared.data.clone(), shared.round_trips.clone());
-        let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
-        let driver = Driver::new((swarm, dial_filter), shared, order_queue, is_closing, views, outbox, connectivity);
+        let listen = config.listen.clone();
+        let (mut driver, network, closed) = assemble(config, events)?;
+        let failed = |CannotListen { address, reason }| NetworkError::Listen { address, reason };
+        driver.listen_on(&listen).await.map_err(failed)?;
         tokio::spawn(async move {
             driver.run().await;
-            drop(closed_sender);
+            drop(closed);
         });
-        let handle = Handle {
-            peer_id: me,
-            data,
-            orders,
-            traffic,
-            round_trips,
-            listen,
-            reachability,
-            double,
-            admission,
-            closing,
-            closed,
-        };
-        Ok(Network(Arc::new(handle)))
+        Ok(network)
     }
 
     /// This node's identity.
@@ -160,7 +119,7 @@ impl Network {
         self.0.traffic.read()
     }
 
-    /// How long the last ping to each peer took, also to some that are gone.
+    /// How long the last ping to each connected peer took.
     pub fn round_trips(&self) -> BTreeMap<PeerId, Duration> {
         self.0.round_trips.read()
     }
@@ -218,6 +177,51 @@ impl Network {
     }
 }
 
+/// The swarm task before it runs, its handle, and what is dropped once it has ended.
+fn assemble(
+    config: NetworkConfig,
+    events: mpsc::Sender<Event>,
+) -> Result<(Driver, Network, watch::Sender<()>), NetworkError> {
+    let me = peer_id(&config.identity);
+    let traffic = TrafficCounter::default();
+    let run = config.manifest.run_id();
+    let mut connectivity = config.connectivity;
+    // Nobody on the local network reaches a node that is on loopback only, nor the other way round.
+    connectivity.mdns &= !is_loopback_only(&config.listen);
+    let gate = Gate::new(&config.identity, &Credentials { run, secret: config.secret.clone() });
+    let dial_filter = DialFilter::new(&config.listen);
+    let filter = Some(dial_filter.clone());
+    let swarm = new_swarm(&config.identity, Some(run), gate, &connectivity, filter, &traffic)?;
+    let (outbox, outbox_events) = mpsc::channel(OUTBOX_EVENTS_MAX);
+    tokio::spawn(forward(outbox_events, events.clone()));
+    let (own_sender, own) = watch::channel(Vec::new());
+    let (listen_sender, listen) = watch::channel(Vec::new());
+    let (reachability_sender, reachability) = watch::channel(Reachability::default());
+    let (orders, order_queue) = mpsc::channel(ORDERS_MAX);
+    let (closing, is_closing) = watch::channel(false);
+    let (closed_sender, closed) = watch::channel(());
+    let (double_sender, double) = watch::channel(None);
+    let (admission, admission_view) = watch::channel(config.admission.clone());
+    let shared = Arc::new(Shared::new(me, config, own, admission_view, double_sender, events));
+    let (data, round_trips) = (shared.data.clone(), shared.round_trips.clone());
+    let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
+    let driver = Driver::new((swarm, dial_filter), shared, order_queue, is_closing, views, outbox, connectivity);
+    let handle = Handle {
+        peer_id: me,
+        data,
+        orders,
+        traffic,
+        round_trips,
+        listen,
+        reachability,
+        double,
+        admission,
+        closing,
+        closed,
+    };
+    Ok((driver, Network(Arc::new(handle)), closed_sender))
+}
+
 /// A swarm with our transport and behaviour, behind the gate of a closed run; without a run, for a node that only asks.
 /// Without a filter all dials leave.
 pub(crate) fn new_swarm(
@@ -253,55 +257,79 @@ async fn forward(mut outbox: mpsc::Receiver<Event>, events: mpsc::Sender<Event>)
     }
 }
 
-/// Listens on all addresses and waits until each listener has reported where.
-async fn listen_on(swarm: &mut Swarm<Behaviour>, wanted: &[Multiaddr]) -> Result<Vec<Multiaddr>, NetworkError> {
-    // All before the first: a listener of ours on IPv4 would make the same port on IPv6 look taken.
-    for address in wanted {
-        free_port::ensure(address)
-            .map_err(|error| NetworkError::Listen { address: address.clone(), reason: free_port::describe(&error) })?;
-    }
-    let mut found = Vec::new();
-    for address in wanted {
-        let failed = |reason: String| NetworkError::Listen { address: address.clone(), reason };
-        let listener = swarm.listen_on(address.clone()).map_err(|error| match error {
-            ListenFailure::MultiaddrNotSupported(_) => {
-                failed("it must look like /ip4/0.0.0.0/tcp/4001 or /ip4/0.0.0.0/udp/4001/quic-v1".to_owned())
-            }
-            ListenFailure::Other(error) => failed(free_port::describe(&error)),
-        })?;
-        let reported = async {
-            loop {
-                match swarm.select_next_some().await {
-                    SwarmEvent::NewListenAddr { listener_id, address } => {
-                        found.push(address);
-                        if listener_id == listener {
-                            return Ok(());
-                        }
-                    }
-                    SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == listener => {
-                        return Err(reason
-                            .err()
-                            .map_or("the listener closed".to_owned(), |error| free_port::describe(&error)));
-                    }
-                    _ => {}
-                }
-            }
+#[cfg(test)]
+mod tests {
+    use libp2p::core::ConnectedPoint;
+    use libp2p::core::transport::ListenerId;
+    use libp2p::ping;
+    use libp2p::swarm::{ConnectionId, SwarmEvent};
+    use murmur_protocol::{Address, RunManifest};
+
+    use super::*;
+    use crate::behaviour::BehaviourEvent;
+    use crate::connectivity::Connectivity;
+    use crate::rate_limit::Throttle;
+    use crate::reachability::ReachabilityState;
+
+    /// A swarm task that does not run, with what it tells the core.
+    fn idle() -> (Driver, Network, mpsc::Receiver<Event>) {
+        let (events, told) = mpsc::channel(64);
+        let config = NetworkConfig {
+            identity: Keypair::generate_ed25519(),
+            listen: vec!["/ip4/0.0.0.0/tcp/4001".parse().expect("an address")],
+            manifest: Arc::new(RunManifest::default()),
+            secret: None,
+            admission: Admission::default(),
+            throttle: Throttle::default(),
+            payload_bytes_max: 1 << 20,
+            inbound_bytes_budget: 4 << 20,
+            shelf: None,
+            connectivity: Connectivity { mdns: false, ..Connectivity::default() },
         };
-        let late = || Err("the listener reported no address".to_owned());
-        timeout(LISTEN_TIMEOUT, reported).await.unwrap_or_else(|_| late()).map_err(failed)?;
+        let (driver, network, _) = assemble(config, events).expect("a certificate");
+        (driver, network, told)
     }
-    // A listener on all interfaces reports them one after the other, loopback first; a ticket needs the others.
-    let is_everywhere = |address: &Multiaddr| match address.iter().next() {
-        Some(Protocol::Ip4(ip)) => ip.is_unspecified(),
-        Some(Protocol::Ip6(ip)) => ip.is_unspecified(),
-        _ => false,
-    };
-    if wanted.iter().any(is_everywhere) {
-        while let Ok(event) = timeout(LISTEN_SETTLE_TIMEOUT, swarm.select_next_some()).await {
-            if let SwarmEvent::NewListenAddr { address, .. } = event {
-                found.push(address);
-            }
+
+    async fn heard(told: &mut mpsc::Receiver<Event>) -> Option<Event> {
+        timeout(Duration::from_secs(5), told.recv()).await.ok().flatten()
+    }
+
+    /// At home each day brings another one: peers were told of all of them, for ever.
+    #[tokio::test]
+    async fn a_confirmed_address_that_this_machine_has_no_more_is_told_to_nobody() {
+        let (mut driver, network, mut told) = idle();
+        let (listener_id, address): (_, Multiaddr) = (ListenerId::next(), "/ip4/8.8.8.8/tcp/1".parse().expect("sound"));
+        let known = Address::new(address.to_string()).expect("short");
+        driver.on_swarm_event(SwarmEvent::NewListenAddr { listener_id, address: address.clone() });
+        driver.on_swarm_event(SwarmEvent::ExternalAddrConfirmed { address: address.clone() });
+        assert_eq!(network.reachability().borrow().state, ReachabilityState::Reachable);
+        driver.on_swarm_event(SwarmEvent::ExpiredListenAddr { listener_id, address });
+        assert_eq!(network.public_addresses(), []);
+        assert_eq!(network.reachability().borrow().state, ReachabilityState::Unknown);
+        let (found, lost) = (heard(&mut told).await, heard(&mut told).await);
+        assert!(matches!(&found, Some(Event::AddressFound { address }) if *address == known), "{found:?}");
+        assert!(matches!(&lost, Some(Event::AddressLost { address }) if *address == known), "{lost:?}");
+    }
+
+    /// With so many entries the lowest peer ids were forgotten, connected or not, and the gone were kept.
+    #[tokio::test]
+    async fn round_trips_are_those_of_all_connected_peers_and_of_no_other() {
+        let (mut driver, network, _told) = idle();
+        let peers: Vec<_> = (0..520).map(|_| Keypair::generate_ed25519().public().to_peer_id()).collect();
+        for peer in &peers {
+            let (connection, result) = (ConnectionId::new_unchecked(1), Ok(Duration::from_millis(7)));
+            let answered = ping::Event { peer: *peer, connection, result };
+            driver.on_swarm_event(SwarmEvent::Behaviour(BehaviourEvent::Ping(answered)));
         }
+        assert_eq!(network.round_trips().len(), peers.len());
+        let address: Multiaddr = "/ip4/8.8.8.8/tcp/1".parse().expect("an address");
+        driver.on_swarm_event(SwarmEvent::ConnectionClosed {
+            peer_id: peers[0],
+            connection_id: ConnectionId::new_unchecked(1),
+            endpoint: ConnectedPoint::Listener { local_addr: address.clone(), send_back_addr: address },
+            num_established: 0,
+            cause: None,
+        });
+        assert_eq!(network.round_trips().len(), peers.len() - 1);
     }
-    Ok(found)
 }

@@ -69,7 +69,7 @@ impl Transport for OldestGivesWay {
 
 /// What negotiates, oldest first, at most [`NEGOTIATING_MAX`].
 #[derive(Default)]
-struct Queue(Vec<Negotiating>);
+pub(crate) struct Queue(Vec<Negotiating>);
 
 struct Negotiating {
     source: Option<Source>,
@@ -80,11 +80,11 @@ struct Negotiating {
 
 impl Queue {
     /// Lets one more negotiate, from this place.
-    fn admit(
+    pub(crate) fn admit<Done: Send + 'static>(
         &mut self,
         source: Option<Source>,
-        upgrade: impl Future<Output = Negotiated> + Send + 'static,
-    ) -> BoxFuture<'static, Negotiated> {
+        upgrade: impl Future<Output = io::Result<Done>> + Send + 'static,
+    ) -> BoxFuture<'static, io::Result<Done>> {
         self.0.retain(|negotiating| negotiating.under_way.strong_count() > 0);
         while let Some(oldest) = self.next_to_go(source) {
             self.0.remove(oldest).handle.abort();

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::behaviour::FromSwarm;
+use libp2p::swarm::behaviour::{ConnectionClosed, FromSwarm, ListenFailure};
 use libp2p::swarm::{ConnectionDenied, ConnectionId, NetworkBehaviour, THandlerInEvent, ToSwarm, dummy};
 use libp2p::{Multiaddr, PeerId};
 use murmur_protocol::AddressRange;
@@ -158,8 +158,13 @@ impl NetworkBehaviour for Sources {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        if let FromSwarm::ConnectionClosed(closed) = event {
-            self.established.remove(&closed.connection_id);
+        match event {
+            FromSwarm::ConnectionClosed(ConnectionClosed { connection_id, .. })
+            // Another behaviour denied it after this one had counted it.
+            | FromSwarm::ListenFailure(ListenFailure { connection_id, .. }) => {
+                self.established.remove(&connection_id);
+            }
+            _ => {}
         }
     }
 
@@ -174,6 +179,8 @@ impl NetworkBehaviour for Sources {
 
 #[cfg(test)]
 mod tests {
+    use libp2p::swarm::ListenError;
+
     use super::*;
 
     fn source(address: &str) -> Option<Source> {
@@ -229,6 +236,31 @@ mod tests {
         let relay = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
         assert_eq!(source(&format!("/ip4/192.0.2.7/tcp/1/p2p/{relay}/p2p-circuit")), None);
         assert_eq!(range(&format!("/ip4/8.8.8.8/tcp/1/p2p/{relay}/p2p-circuit")), None);
+    }
+
+    #[test]
+    fn a_connection_that_another_behaviour_denies_takes_no_place() {
+        let address: Multiaddr = "/ip4/192.0.2.7/tcp/1".parse().expect("an address");
+        let mut sources = Sources::default();
+        let mut establish = |number: usize, is_denied: bool| {
+            let connection_id = ConnectionId::new_unchecked(number);
+            let peer = PeerId::random();
+            let answer = sources.handle_established_inbound_connection(connection_id, peer, &address, &address);
+            if is_denied {
+                let error = ListenError::Aborted;
+                sources.on_swarm_event(FromSwarm::ListenFailure(ListenFailure {
+                    local_addr: &address,
+                    send_back_addr: &address,
+                    error: &error,
+                    connection_id,
+                    peer_id: Some(peer),
+                }));
+            }
+            answer.is_ok()
+        };
+        assert!((0..INBOUND_PER_HOST_MAX).all(|number| establish(number, true)));
+        assert!((0..INBOUND_PER_HOST_MAX).all(|number| establish(1_000 + number, false)));
+        assert!(!establish(2_000, false), "these are there");
     }
 
     fn range(address: &str) -> Option<AddressRange> {

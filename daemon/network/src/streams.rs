@@ -2,7 +2,8 @@
 //!
 //! `libp2p-stream` drops inbound streams when several open at once, so this small behaviour takes its place. Each
 //! connection is one value, [`ConnectionStreams`]: its owner takes inbound streams from it and opens outbound ones,
-//! without going through the swarm task. Ownership is the life of the connection, both ways: the connection closes when
+//! without going through the swarm task. Until its owner knows the peer, a connection has control streams alone: what strangers
+//! write on others would wait in memory for a reader. Ownership is the life of the connection, both ways: the connection closes when
 //! the last [`StreamOpener`] is dropped, and the queues end when the connection does.
 
 mod activity;
@@ -10,6 +11,8 @@ mod handler;
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -48,6 +51,8 @@ pub const LIFE_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/life/1");
 pub struct ConnectionStreams {
     /// Opens streams. The connection closes when the last clone is dropped.
     pub opener: StreamOpener,
+    /// Whether the peer may open streams beside control streams.
+    knows_peer: Arc<AtomicBool>,
     /// Control streams that the peer opened.
     pub control: mpsc::Receiver<Stream>,
     /// Bulk streams that the peer opened. Beyond the queue's bound they are reset.
@@ -56,6 +61,13 @@ pub struct ConnectionStreams {
     pub data: mpsc::Receiver<Stream>,
     /// Questions about this node's life that the peer opened. Beyond the queue's bound they are reset.
     pub life: mpsc::Receiver<Stream>,
+}
+
+impl ConnectionStreams {
+    /// From now on the peer may open all streams. Before it is told so, lest it is too fast.
+    pub fn accept_all(&self) {
+        self.knows_peer.store(true, Ordering::Release);
+    }
 }
 
 /// Opens streams on one connection.
@@ -161,12 +173,14 @@ impl StreamsBehaviour {
         let (bulk_queue, bulk) = mpsc::channel(WAITING_BULK_STREAMS_MAX);
         let (data_queue, data) = mpsc::channel(WAITING_DATA_STREAMS_MAX);
         let (life_queue, life) = mpsc::channel(WAITING_LIFE_STREAMS_MAX);
-        let streams = ConnectionStreams { opener: StreamOpener(open), control, bulk, data, life };
+        let knows_peer = Arc::new(AtomicBool::new(false));
+        let opener = StreamOpener(open);
+        let streams = ConnectionStreams { opener, knows_peer: knows_peer.clone(), control, bulk, data, life };
         self.untaken.insert(connection, streams);
         let queues = InboundQueues { control: control_queue, bulk: bulk_queue, data: data_queue, life: life_queue };
         let activity = Activity::new();
         self.activities.insert(connection, activity.clone());
-        StreamsHandler::new(requests, queues, activity)
+        StreamsHandler::new(requests, queues, knows_peer, activity)
     }
 }
 

@@ -15,6 +15,7 @@ mod dialing;
 mod greeting;
 mod link;
 mod listening;
+mod taken;
 mod wire;
 
 use std::time::Duration;
@@ -23,7 +24,8 @@ use libp2p::StreamProtocol;
 
 pub use dialing::{DialError, dial};
 pub use link::{Closed, TeamLink, TeamSender, Unsent};
-pub use listening::{ListenError, Taken, TeamListener};
+pub use listening::{ListenError, TeamListener};
+pub use taken::Taken;
 pub use wire::TeamWord;
 
 /// The only protocol of such a connection.
@@ -45,8 +47,8 @@ pub(crate) const WORDS_MAX: usize = 64;
 /// A header: a control message at most.
 pub(crate) const HEADER_BYTES_MAX: usize = murmur_protocol::codec::CONTROL_BYTES_MAX;
 
-/// Greetings under way at once: one captain, and some who try.
-pub(crate) const GREETINGS_MAX: usize = 16;
+/// Connections of captains that are let in and that the helper has not taken yet: it has one captain, which may come again.
+pub(crate) const WAITING_CAPTAINS_MAX: usize = 16;
 
 /// From the first byte of a connection to its welcome.
 pub(crate) const GREETING_TIMEOUT: Duration = Duration::from_secs(10);

@@ -68,14 +68,14 @@ async fn receive_and_acknowledge(
     let own_share = inflow.begin(length).await;
     let mut incoming = Incoming { shared, inflow, stream, taken: Duration::ZERO, held: Held::new() };
     let received = incoming.read_payload(length).await;
-    let Incoming { taken, held, .. } = incoming;
+    let held = incoming.held;
     let payload = match received {
         Err(ReceiveError::TooSlow) => return Err(stalled(inflow)),
         // Who is there, and says other things meanwhile, could have sent it.
         Err(ReceiveError::Stalled(_)) if stream.activity().is_fresh(STALL_HEARD_WITHIN) => return Err(stalled(inflow)),
         received => received?,
     };
-    inflow.on_delivered(length, taken);
+    inflow.on_delivered(length, &own_share);
     if is_part {
         shared.copying.hear();
     }

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use crate::bounds::{BUDGET_UNIT_BYTES, LEARNED_FROM_BYTES, SLOWEST_OF_LEARNED, TRANSFER_RATE_MIN};
 
@@ -81,6 +81,14 @@ impl Room {
     }
 }
 
+/// Of a peer's own share what one payload has, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OwnShare {
+    /// Since when its bytes may be on their way.
+    since: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
 /// One peer's share, and what it has shown.
 #[derive(Debug)]
 pub(crate) struct Inflow {
@@ -94,15 +102,18 @@ pub(crate) struct Inflow {
 
 impl Inflow {
     /// Waits until the peer's own share has room for a payload of so many bytes.
-    pub(crate) async fn begin(&self, length: u64) -> OwnedSemaphorePermit {
-        self.own.acquire(length).await
+    pub(crate) async fn begin(&self, length: u64) -> OwnShare {
+        let since = Instant::now();
+        OwnShare { since, _permit: self.own.acquire(length).await }
     }
 
-    /// A payload has come, after so much time that the peer had for it.
-    pub(crate) fn on_delivered(&self, bytes: u64, taken: Duration) {
+    /// A payload has come whole. How fast its peer is follows from all the time that has passed: while this side waits, for its cap
+    /// or for memory, bytes pile up on the way and are then read at once.
+    pub(crate) fn on_delivered(&self, bytes: u64, share: &OwnShare) {
         self.delivered.fetch_add(bytes, Ordering::Relaxed);
         if bytes >= LEARNED_FROM_BYTES {
-            self.rate.fetch_max((bytes as f64 / taken.as_secs_f64().max(1e-6)) as u64, Ordering::Relaxed);
+            let seconds = share.since.elapsed().as_secs_f64().max(1e-6);
+            self.rate.fetch_max((bytes as f64 / seconds) as u64, Ordering::Relaxed);
         }
     }
 
@@ -143,9 +154,12 @@ fn units_of(bytes: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::timeout;
+    use std::time::Duration;
+
+    use tokio::time::{sleep, timeout};
 
     use super::*;
+    use crate::rate_limit::RateLimiter;
 
     const MIB: u64 = 1 << 20;
 
@@ -162,7 +176,7 @@ mod tests {
         assert!(fits(&room, &stranger, 1, MIB).await.is_none(), "its network has no more");
         assert!(fits(&room, &proven, 1, MIB).await.is_none(), "nor for others of it");
         let _second = fits(&room, &other, 2 * MIB, MIB).await.expect("another network has its own share");
-        proven.on_delivered(MIB, Duration::from_secs(1));
+        proven.on_delivered(MIB, &proven.begin(MIB).await);
         let _third = fits(&room, &proven, 4 * MIB, MIB).await.expect("what is reserved");
         assert!(fits(&room, &proven, 1, MIB).await.is_none());
         drop(_third);
@@ -171,12 +185,28 @@ mod tests {
         assert!(fits(&room, &proven, 1, MIB).await.is_none(), "a stranger again");
     }
 
-    #[test]
-    fn the_least_rate_follows_the_fastest_transfer() {
+    #[tokio::test]
+    async fn the_least_rate_follows_the_fastest_transfer() {
         let inflow = Room::new(MIB, MIB).inflow(None);
-        inflow.on_delivered(100, Duration::from_micros(1));
+        inflow.on_delivered(100, &inflow.begin(100).await);
         assert_eq!(inflow.rate_min(), TRANSFER_RATE_MIN, "too small to tell");
-        inflow.on_delivered(LEARNED_FROM_BYTES, Duration::from_millis(10));
+        let share = inflow.begin(LEARNED_FROM_BYTES).await;
+        sleep(Duration::from_millis(10)).await;
+        inflow.on_delivered(LEARNED_FROM_BYTES, &share);
         assert!(inflow.rate_min() > TRANSFER_RATE_MIN);
+    }
+
+    /// What waited for this node's cap was read at once, and its peer was taken for one with a line of gigabits: on an honest day of
+    /// its own line it was punished.
+    #[tokio::test]
+    async fn a_cap_of_this_node_teaches_no_faster_line_than_the_cap() {
+        const CAP: u64 = 2_000_000;
+        let download = RateLimiter::new(Some(CAP), Duration::ZERO);
+        let inflow = Room::new(2 * MIB, MIB).inflow(None);
+        let share = inflow.begin(MIB).await;
+        download.wait(MIB as usize).await;
+        inflow.on_delivered(MIB, &share);
+        let most = (CAP as f64 / SLOWEST_OF_LEARNED).max(TRANSFER_RATE_MIN);
+        assert!(inflow.rate_min() <= most, "{} bytes a second", inflow.rate_min());
     }
 }

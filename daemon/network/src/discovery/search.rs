@@ -16,7 +16,7 @@ use murmur_protocol::{Address, Bootstrap, PeerId, RunId};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::address::{is_loopback, to_core_address, to_dialable, to_libp2p_peer};
+use crate::address::{is_loopback_only, to_core_address, to_dialable, to_libp2p_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{SEARCH_ADDRESSES_MAX, SEARCH_ASKED_AT_ONCE, SEARCH_ASKED_MAX, SEARCH_LOOK_PERIOD};
 use crate::connectivity::Connectivity;
@@ -88,7 +88,7 @@ pub async fn search_member(
 }
 
 fn looks_on_local_network(search: &Search<'_>) -> bool {
-    cfg!(feature = "mdns") && search.connectivity.mdns && !search.listen.iter().all(is_loopback)
+    cfg!(feature = "mdns") && search.connectivity.mdns && !is_loopback_only(search.listen)
 }
 
 /// A search under way.

@@ -13,31 +13,24 @@ use murmur_protocol::{Address, Event, PeerId};
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_dialable};
+use super::listening::is_everywhere;
+use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_core_peer, to_dialable};
 use crate::behaviour::{BehaviourEvent, table_protocol};
 use crate::bounds::{IDENTIFIED_ADDRESSES_MAX, LOOK_PERIOD, OUTBOX_RESERVE, PROBES_HELD};
-use crate::connectivity::Exposure;
 #[cfg(feature = "mdns")]
 use crate::discovery::neighbours::Found;
 use crate::discovery::table::{meaningful, places_of};
 use crate::handshake::Dialed;
 use crate::handshake::gate::refusal_of_visit;
+use crate::nat::Confirmation;
 use crate::reachability::is_global;
 use crate::scope::Scope;
 
 impl Driver {
-    /// What an operator who knows better than any probe calls for, and what a router has granted while the node began to
-    /// listen.
+    /// What a router has granted while the node began to listen.
     pub(super) fn take_in_known_addresses(&mut self) {
         let granted: Vec<Multiaddr> = self.swarm.external_addresses().cloned().collect();
         granted.into_iter().for_each(|address| self.on_confirmed(address));
-        if self.connectivity.exposure == Exposure::Public {
-            let addresses = self.views.listen.borrow().clone();
-            for address in addresses {
-                self.swarm.add_external_address(address.clone());
-                self.on_confirmed(address);
-            }
-        }
         self.follow_verdict();
     }
 
@@ -106,6 +99,9 @@ impl Driver {
                 self.paths.closed(Instant::now(), connection_id);
                 if num_established == 0 {
                     self.nat.relay_gone(peer_id);
+                    if let Some(peer) = to_core_peer(&peer_id) {
+                        self.shared.round_trips.forget(peer);
+                    }
                 }
             }
             SwarmEvent::Behaviour(event) => self.on_behaviour(event),
@@ -278,17 +274,21 @@ impl Driver {
         }
     }
 
-    fn on_confirmed(&mut self, address: Multiaddr) {
+    pub(super) fn on_confirmed(&mut self, address: Multiaddr) {
         let address = split_peer(address).1;
         tracing::debug!(%address, "an external address is confirmed");
-        if self.nat.confirm(address.clone()) {
-            if !self.views.listen.borrow().contains(&address)
-                && let Some(address) = to_core_address(&address)
-            {
-                self.emit(Event::AddressFound { address });
-            }
-            self.follow_verdict();
+        let listen = self.views.listen.borrow().clone();
+        let Confirmation::New { gone } = self.nat.confirm(address.clone(), &listen) else { return };
+        if !listen.contains(&address)
+            && let Some(address) = to_core_address(&address)
+        {
+            self.emit(Event::AddressFound { address });
         }
+        if let Some(gone) = gone {
+            self.forget_external(&gone);
+            self.lose_addresses(&[gone]);
+        }
+        self.follow_verdict();
     }
 
     fn on_expired(&mut self, address: Multiaddr) {
@@ -297,6 +297,13 @@ impl Driver {
         self.nat.expire(&address);
         self.lose_addresses(&[address]);
         self.follow_verdict();
+    }
+
+    /// From now on nobody is told that this node is found there, unless it is confirmed anew.
+    fn forget_external(&mut self, address: &Multiaddr) {
+        let me = *self.swarm.local_peer_id();
+        self.swarm.remove_external_address(&address.clone().with(Protocol::P2p(me)));
+        self.swarm.remove_external_address(address);
     }
 
     /// A relay holds a place for this node.
@@ -329,8 +336,13 @@ impl Driver {
     pub(super) fn on_listen_addresses_lost(&mut self, lost: &[Multiaddr]) {
         self.views.listen.send_modify(|own| own.retain(|known| !lost.contains(known)));
         let lost: Vec<Multiaddr> = lost.iter().map(|address| split_peer(address.clone()).1).collect();
+        for address in &lost {
+            if self.nat.expire(address) {
+                self.forget_external(address);
+            }
+        }
         self.lose_addresses(&lost);
-        self.publish();
+        self.follow_verdict();
     }
 
     fn lose_addresses(&self, lost: &[Multiaddr]) {
@@ -385,12 +397,7 @@ impl Driver {
 
 /// Whether a connection that came in at `local` was to this address: QUIC names a socket of all addresses.
 fn is_at(own: &Multiaddr, local: &Multiaddr) -> bool {
-    let is_everywhere = match local.iter().next() {
-        Some(Protocol::Ip4(ip)) => ip.is_unspecified(),
-        Some(Protocol::Ip6(ip)) => ip.is_unspecified(),
-        _ => false,
-    };
-    own == local || (is_everywhere && own.iter().skip(1).eq(local.iter().skip(1)))
+    own == local || (is_everywhere(local) && own.iter().skip(1).eq(local.iter().skip(1)))
 }
 
 #[cfg(test)]

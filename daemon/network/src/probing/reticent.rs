@@ -1,4 +1,7 @@
 //! A service that is offered only now and then: while it is held, peers are told that this node does not have it.
+//!
+//! It is held as well while it has dialed for others as often as it may: strangers could use up what lookups need, and whoever is
+//! not dialed for lack of that would take itself for one that cannot be reached.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -7,6 +10,7 @@ use std::time::Duration;
 use libp2p::core::transport::PortUse;
 use libp2p::core::{Endpoint, InboundUpgrade, UpgradeInfo};
 use libp2p::swarm::behaviour::FromSwarm;
+use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::handler::{
     ConnectionEvent, FullyNegotiatedInbound, InboundUpgradeSend, ListenUpgradeError, UpgradeInfoSend,
 };
@@ -17,11 +21,16 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
+use crate::bounds::{TRIES_MAX, TRIES_PAUSE, TRY_PERIOD};
+use crate::dial_filter::Bucket;
+
 /// A behaviour whose protocols are not offered while it is held. When that is over, peers hear of them (identify tells what
 /// has changed) with the next ping of their connection.
 pub(crate) struct Reticent<Inner> {
     inner: Inner,
     until: Until,
+    /// What it may dial.
+    dials: Bucket,
 }
 
 /// Until when nothing is offered. Shared by the handlers of all connections.
@@ -42,12 +51,39 @@ impl Until {
 impl<Inner> Reticent<Inner> {
     /// Offers nothing for `time`.
     pub(crate) fn new(inner: Inner, time: Duration) -> Reticent<Inner> {
-        Reticent { inner, until: Until(Arc::new(Mutex::new(Instant::now() + time))) }
+        let now = Instant::now();
+        Reticent { inner, until: Until(Arc::new(Mutex::new(now + time))), dials: Bucket::full(now) }
     }
 
     /// Offers nothing for this long.
     pub(crate) fn hold(&self, time: Duration) {
         self.until.extend(time);
+    }
+
+    /// Counts a dial, where there is one left. After the last one nothing is offered for a while.
+    fn may_dial(&mut self, now: Instant) -> bool {
+        let is_one_left = self.dials.has_room(now, TRY_PERIOD, TRIES_MAX);
+        if is_one_left {
+            self.dials.take(now, TRY_PERIOD);
+        }
+        if !self.dials.has_room(now, TRY_PERIOD, TRIES_MAX) {
+            self.hold(TRIES_PAUSE);
+        }
+        is_one_left
+    }
+
+    /// Ends what a dial was for, without a failure: this says nothing about whoever wanted it. The service takes the dial for one that
+    /// has come through, and the handler for it, in which it keeps what is to be said, is dropped.
+    fn give_up(&mut self, dial: &DialOpts)
+    where
+        Inner: NetworkBehaviour,
+    {
+        let (connection, nowhere) = (dial.connection_id(), Multiaddr::empty());
+        if let Some(peer) = dial.get_peer_id() {
+            tracing::debug!(%peer, "nobody is tried for now: too many want it");
+            let (role, port) = (Endpoint::Dialer, PortUse::New);
+            drop(self.inner.handle_established_outbound_connection(connection, peer, &nowhere, role, port));
+        }
     }
 
     fn handler(&self, inner: THandler<Inner>) -> ReticentHandler<THandler<Inner>>
@@ -113,7 +149,12 @@ impl<Inner: NetworkBehaviour> NetworkBehaviour for Reticent<Inner> {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        self.inner.poll(context)
+        loop {
+            match self.inner.poll(context) {
+                Poll::Ready(ToSwarm::Dial { opts }) if !self.may_dial(Instant::now()) => self.give_up(&opts),
+                event => return event,
+            }
+        }
     }
 }
 
@@ -211,26 +252,105 @@ impl<Upgrade: InboundUpgradeSend> InboundUpgrade<Stream> for Offered<Upgrade> {
 
 #[cfg(test)]
 mod tests {
+    use futures::task::noop_waker_ref;
     use libp2p::autonat::v2::server;
 
     use super::*;
 
+    fn address(text: &str) -> Multiaddr {
+        text.parse().expect("an address")
+    }
+
+    /// How many protocols a peer is offered.
+    fn offered<Inner: NetworkBehaviour>(probing: &mut Reticent<Inner>) -> usize {
+        let (connection, place) = (ConnectionId::new_unchecked(1), address("/ip4/10.0.0.1/tcp/4711"));
+        let handler = probing.handle_established_inbound_connection(connection, PeerId::random(), &place, &place);
+        let (upgrade, _) = handler.expect("nobody is denied").listen_protocol().into_upgrade();
+        UpgradeInfo::protocol_info(&upgrade).count()
+    }
+
     /// Members asked a joiner on a line of 64 kbit/s to dial them back, each with up to 100 kB.
     #[test]
     fn nobody_is_offered_a_probe_while_the_model_comes() {
-        let address: Multiaddr = "/ip4/10.0.0.1/tcp/4711".parse().expect("an address");
-        let offered = |probing: &mut Reticent<server::Behaviour>| {
-            let connection = ConnectionId::new_unchecked(1);
-            let peer = PeerId::random();
-            let handler = probing.handle_established_inbound_connection(connection, peer, &address, &address);
-            let (upgrade, _) = handler.expect("nobody is denied").listen_protocol().into_upgrade();
-            UpgradeInfo::protocol_info(&upgrade).count()
-        };
         let mut at_the_start = Reticent::new(server::Behaviour::default(), Duration::from_secs(60));
         assert_eq!(offered(&mut at_the_start), 0);
-        let mut later = Reticent::new(server::Behaviour::default(), Duration::ZERO);
+        let mut later: Reticent<server::Behaviour> = Reticent::new(server::Behaviour::default(), Duration::ZERO);
         assert_eq!(offered(&mut later), 1);
         later.hold(Duration::from_secs(60));
         assert_eq!(offered(&mut later), 0, "a part has come");
+    }
+
+    /// Dials for others as often as they like.
+    #[derive(Default)]
+    struct Eager {
+        server: server::Behaviour,
+        wanted: usize,
+        /// Dials of which it has heard that they came through.
+        ended: usize,
+    }
+
+    impl NetworkBehaviour for Eager {
+        type ConnectionHandler = THandler<server::Behaviour>;
+        type ToSwarm = server::Event;
+
+        fn handle_established_inbound_connection(
+            &mut self,
+            connection: ConnectionId,
+            peer: PeerId,
+            local: &Multiaddr,
+            remote: &Multiaddr,
+        ) -> Result<THandler<Self>, ConnectionDenied> {
+            self.server.handle_established_inbound_connection(connection, peer, local, remote)
+        }
+
+        fn handle_established_outbound_connection(
+            &mut self,
+            connection: ConnectionId,
+            peer: PeerId,
+            address: &Multiaddr,
+            role: Endpoint,
+            port: PortUse,
+        ) -> Result<THandler<Self>, ConnectionDenied> {
+            self.ended += 1;
+            self.server.handle_established_outbound_connection(connection, peer, address, role, port)
+        }
+
+        fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+            assert!(!matches!(event, FromSwarm::DialFailure(_)), "nobody is told that it cannot be reached");
+        }
+
+        fn on_connection_handler_event(
+            &mut self,
+            peer: PeerId,
+            connection: ConnectionId,
+            event: THandlerOutEvent<Self>,
+        ) {
+            self.server.on_connection_handler_event(peer, connection, event);
+        }
+
+        fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<server::Event, THandlerInEvent<Self>>> {
+            if self.wanted == 0 {
+                return Poll::Pending;
+            }
+            self.wanted -= 1;
+            Poll::Ready(ToSwarm::Dial { opts: PeerId::random().into() })
+        }
+    }
+
+    /// Lookups and hole punches found no dial left, and honest peers heard that they cannot be reached.
+    #[test]
+    fn strangers_that_want_to_be_dialed_use_up_no_more_than_half_of_all_dials() {
+        let mut probing = Reticent::new(Eager::default(), Duration::ZERO);
+        assert_eq!(offered(&mut probing), 1);
+        probing.inner.wanted = 200;
+        let mut context = Context::from_waker(noop_waker_ref());
+        let mut dialed = 0;
+        while let Poll::Ready(event) = probing.poll(&mut context) {
+            assert!(matches!(event, ToSwarm::Dial { .. }));
+            dialed += 1;
+        }
+        assert!((TRIES_MAX..=TRIES_MAX + 1).contains(&dialed), "{dialed}");
+        assert_eq!((probing.inner.wanted, probing.inner.ended), (0, 200 - dialed as usize), "all others are over");
+        assert_eq!(offered(&mut probing), 0, "there is none left");
     }
 }

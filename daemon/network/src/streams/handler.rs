@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use libp2p::StreamProtocol;
@@ -38,6 +40,8 @@ pub(super) struct InboundQueues {
 pub struct StreamsHandler {
     requests: mpsc::Receiver<OpenRequest>,
     queues: InboundQueues,
+    /// Whether the peer may open streams beside control streams.
+    knows_peer: Arc<AtomicBool>,
     activity: Activity,
     abandoned: bool,
 }
@@ -46,13 +50,18 @@ impl StreamsHandler {
     pub(super) fn new(
         requests: mpsc::Receiver<OpenRequest>,
         queues: InboundQueues,
+        knows_peer: Arc<AtomicBool>,
         activity: Activity,
     ) -> StreamsHandler {
-        StreamsHandler { requests, queues, activity, abandoned: false }
+        StreamsHandler { requests, queues, knows_peer, activity, abandoned: false }
     }
 
-    /// Queues a stream that the peer opened. Dropping it where the queue is full resets it.
+    /// Queues a stream that the peer opened. Dropping it where the queue is full, or the peer is not known yet, resets it.
     fn accept(&self, protocol: &StreamProtocol, stream: Stream) {
+        if *protocol != CONTROL_PROTOCOL && !self.knows_peer.load(Ordering::Acquire) {
+            tracing::debug!(%protocol, "reset an inbound stream: its peer has not greeted");
+            return;
+        }
         let queue = match protocol {
             protocol if *protocol == CONTROL_PROTOCOL => &self.queues.control,
             protocol if *protocol == DATA_PROTOCOL => &self.queues.data,

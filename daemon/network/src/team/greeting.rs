@@ -81,13 +81,13 @@ pub(super) async fn knock(
     welcome
 }
 
-/// The helper's part; `takes` says whether it may have this captain.
-pub(super) async fn answer(
+/// The helper's part; `takes` gives the place of this captain, where the helper may have it.
+pub(super) async fn answer<Place>(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     (captain, helper): (PeerId, PeerId),
     secret: &Secret,
-    takes: impl FnOnce() -> bool,
-) -> Result<(), NoWelcome> {
+    takes: impl FnOnce() -> Option<Place>,
+) -> Result<Place, NoWelcome> {
     let Opening { version, nonce: dialer_nonce } = hear(stream).await?;
     let listener_nonce = nonce()?;
     say(stream, &Opening { version: TEAM_VERSION, nonce: listener_nonce }).await?;
@@ -100,8 +100,10 @@ pub(super) async fn answer(
         return Err(NoWelcome::Stranger);
     }
     let own = Proof::new(secret, NO_RUN, &parties, Prover::Listener);
-    if takes() {
-        Ok(say(stream, &Answer::Welcome(own)).await?)
+    if let Some(place) = takes() {
+        // Where it does not get through, the place is free again.
+        say(stream, &Answer::Welcome(own)).await?;
+        Ok(place)
     } else {
         say(stream, &Answer::Taken(own)).await?;
         Err(NoWelcome::Taken)
@@ -122,5 +124,51 @@ async fn hear<Word: Decode<()>>(stream: &mut (impl AsyncRead + Unpin)) -> Result
         Ok(None) => Err(NoWelcome::Lost("it was closed".to_owned())),
         Err(error @ FrameError::TooLong { .. }) => Err(NoWelcome::Lost(error.to_string())),
         Err(FrameError::Io(error)) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use libp2p::core::transport::{DialOpts, ListenerId, MemoryTransport, PortUse, TransportEvent};
+    use libp2p::core::{Endpoint, Transport};
+
+    use super::super::taken::Taken;
+    use super::*;
+
+    /// Both ends of a connection.
+    async fn connection() -> [impl AsyncRead + AsyncWrite + Unpin; 2] {
+        let (mut here, mut there) = (MemoryTransport::default().boxed(), MemoryTransport::default().boxed());
+        here.listen_on(ListenerId::next(), "/memory/0".parse().expect("an address")).expect("free");
+        let Some(TransportEvent::NewAddress { listen_addr, .. }) = here.next().await else { panic!("it listens") };
+        let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
+        let dialing = there.dial(listen_addr, options).expect("it can be dialed");
+        let accepting = async {
+            let Some(TransportEvent::Incoming { upgrade, .. }) = here.next().await else { panic!("somebody comes") };
+            upgrade.await
+        };
+        let (dialed, accepted) = futures::join!(dialing, accepting);
+        [dialed.expect("connected"), accepted.expect("connected")]
+    }
+
+    /// The helper stayed taken by it, and let in nobody until it was started anew.
+    #[tokio::test]
+    async fn a_captain_that_is_gone_before_its_welcome_does_not_take_the_helper() {
+        let [captain, other, helper] = [1, 2, 3].map(|key| PeerId::from_public_key([key; 32]));
+        let (taken, secret, [mut there, mut here]) =
+            (Taken::default(), Secret::from_bytes([7; 32]), connection().await);
+        let known = secret.clone();
+        let leaving = async move {
+            let dialer_nonce = nonce().expect("randomness");
+            say(&mut there, &Opening { version: TEAM_VERSION, nonce: dialer_nonce }).await.expect("said");
+            let Opening { nonce: listener_nonce, .. } = hear(&mut there).await.expect("heard");
+            let parties = Parties { dialer: captain, listener: helper, dialer_nonce, listener_nonce };
+            say(&mut there, &Proof::new(&known, NO_RUN, &parties, Prover::Dialer)).await.expect("said");
+            drop(there);
+        };
+        let takes = || taken.takes(captain);
+        let ((), answered) = futures::join!(leaving, answer(&mut here, (captain, helper), &secret, takes));
+        assert!(matches!(answered, Err(NoWelcome::Lost(_))), "{answered:?}");
+        assert!(taken.takes(other).is_some());
     }
 }

@@ -1,7 +1,7 @@
 //! The helper's side: listens, and lets in one captain at a time that knows the secret of the helper's line.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures::StreamExt;
 use libp2p::Multiaddr;
@@ -16,17 +16,18 @@ use tokio::time::{Duration, Instant, timeout, timeout_at};
 
 use super::greeting::answer;
 use super::link::TeamLink;
-use super::{GREETING_TIMEOUT, GREETINGS_MAX, TEAM_PROTOCOL};
+use super::taken::{Place, Taken};
+use super::{GREETING_TIMEOUT, TEAM_PROTOCOL, WAITING_CAPTAINS_MAX};
 use crate::address::to_core_peer;
+use crate::bounds::LISTEN_TIMEOUT;
 use crate::free_port;
 use crate::identity::peer_id;
 use crate::muxing::{driven, first_stream};
+use crate::pending::Queue;
 use crate::rate_limit::Throttle;
+use crate::sources::Source;
 use crate::traffic::TrafficCounter;
 use crate::transport::{BoxedTransport, TransportError, build};
-
-/// How long the system may take to say where this machine listens.
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// From the first address to the last one of a listener on all of a machine's addresses: they come at once.
 const LISTEN_PAUSE: Duration = Duration::from_millis(200);
@@ -45,23 +46,6 @@ pub enum ListenError {
         /// For people.
         reason: String,
     },
-}
-
-/// Whose helper this machine is; clones share it. Behind a lock, since greetings look at it while the helper sets it; held for a
-/// comparison.
-#[derive(Clone, Debug, Default)]
-pub struct Taken(Arc<Mutex<Option<PeerId>>>);
-
-impl Taken {
-    /// From now on only this captain is let in, or whoever comes first.
-    pub fn set(&self, captain: Option<PeerId>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = captain;
-    }
-
-    /// Whether this captain may come in; from then on nobody else may.
-    fn takes(&self, captain: PeerId) -> bool {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(captain) == captain
-    }
 }
 
 /// Listens for captains.
@@ -98,7 +82,7 @@ impl TeamListener {
             transport.listen_on(ListenerId::next(), address.clone()).map_err(failed)?;
         }
         let addresses = addresses(&mut transport, listen).await?;
-        let (found, captains) = mpsc::channel(GREETINGS_MAX);
+        let (found, captains) = mpsc::channel(WAITING_CAPTAINS_MAX);
         let host = Host { me: peer_id(identity), secret, taken, body_bytes_max, throttle: throttle.clone() };
         tokio::spawn(accept(transport, Arc::new(host), found));
         Ok(TeamListener { addresses, captains })
@@ -147,41 +131,44 @@ struct Host {
     throttle: Throttle,
 }
 
-/// Greets who comes, until nobody wants captains any more.
+/// Greets who comes, until nobody wants captains any more. Of too many greetings the oldest of the place with the most ends.
 async fn accept(mut transport: BoxedTransport, host: Arc<Host>, found: mpsc::Sender<TeamLink>) {
-    let mut greeting = JoinSet::new();
+    let (mut under_way, mut queue) = (JoinSet::new(), Queue::default());
     loop {
         tokio::select! {
             () = found.closed() => return,
-            Some(_) = greeting.join_next() => {}
+            Some(_) = under_way.join_next() => {}
             Some(event) = transport.next() => {
-                if let TransportEvent::Incoming { upgrade, .. } = event
-                    && greeting.len() < GREETINGS_MAX
-                {
+                if let TransportEvent::Incoming { upgrade, send_back_addr, .. } = event {
                     let (host, found) = (host.clone(), found.clone());
-                    greeting.spawn(async move {
+                    let greeting = async move {
                         let welcomed = timeout(GREETING_TIMEOUT, async {
                             let (peer, muxer) = upgrade.await.ok()?;
                             welcome(&host, to_core_peer(&peer)?, muxer).await
                         });
-                        if let Ok(Some(link)) = welcomed.await {
-                            let _ = found.send(link).await;
+                        if let Ok(Some((link, place))) = welcomed.await
+                            && let Ok(room) = found.reserve().await
+                        {
+                            place.keep();
+                            room.send(link);
                         }
-                    });
+                        Ok(())
+                    };
+                    under_way.spawn(queue.admit(Source::of(&send_back_addr), greeting));
                 }
             }
         }
     }
 }
 
-async fn welcome(host: &Host, captain: PeerId, mut muxer: StreamMuxerBox) -> Option<TeamLink> {
+async fn welcome(host: &Host, captain: PeerId, mut muxer: StreamMuxerBox) -> Option<(TeamLink, Place)> {
     let mut stream = first_stream(&mut muxer, TEAM_PROTOCOL).await.ok()?;
     let takes = || host.taken.takes(captain);
     let greeted = driven(&mut muxer, answer(&mut stream, (captain, host.me), &host.secret, takes)).await;
     match greeted {
-        Ok(Ok(())) => {
+        Ok(Ok(place)) => {
             let about = (host.body_bytes_max, host.throttle.clone());
-            Some(TeamLink::start(captain, muxer, stream, about))
+            Some((TeamLink::start(captain, muxer, stream, about), place))
         }
         Ok(Err(error)) => {
             tracing::info!(%captain, "a machine was not let in: {error}");

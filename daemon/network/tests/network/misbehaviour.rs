@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use futures::AsyncWriteExt;
+use murmur_network::streams::{BULK_PROTOCOL, DATA_PROTOCOL, LIFE_PROTOCOL};
 use murmur_network::{Connectivity, Multiaddr};
 use murmur_protocol::Misbehaviour;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
@@ -126,6 +127,32 @@ async fn silent_peers(address: Multiaddr, count: usize) -> Vec<Raw> {
         silent.push(Raw::connect(address.clone()).await);
     }
     silent
+}
+
+/// Nobody reads before the handshake, so that a gigabyte waited on the connections of one host.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_not_greeted_has_no_stream_to_write_on() {
+    for over in [Over::Tcp, Over::Quic] {
+        let mut node = Node::start(over).await;
+        let hostile = Hostile::connect(&node).await;
+        let begin = Instant::now();
+        for protocol in [BULK_PROTOCOL, DATA_PROTOCOL, LIFE_PROTOCOL] {
+            let mut stream = hostile.streams.opener.open(protocol).await.expect("a stream");
+            let writing = async {
+                let _ = stream.write_all(&vec![1; 1 << 20]).await;
+                wait_ended(&mut stream).await;
+            };
+            // Long before the connection is closed.
+            tokio::time::timeout(Duration::from_secs(3), writing).await.expect("the stream is reset");
+        }
+        assert!(begin.elapsed() < Duration::from_secs(9), "it may still greet");
+        let (answer, _control) = hostile.greet(&honest_greeting()).await;
+        let answer: Answer = codec::decode(&answer).expect("an answer");
+        assert!(matches!(answer, Answer::Run { welcome: true, .. }), "{answer:?}");
+        let mut bulk = hostile.open_bulk().await;
+        write_frame(&mut bulk, &[255; 50]).await;
+        assert!(matches!(wait_misbehaved(&mut node, hostile.peer).await, Misbehaviour::Garbage(_)), "it is read");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -278,7 +305,7 @@ async fn many_streams_at_once_are_bounded_and_survived() {
     let (hostile, mut control) = Hostile::join(&mut node).await;
     let mut silent = Vec::new();
     for _ in 0..40 {
-        match hostile.streams.opener.open(murmur_network::streams::BULK_PROTOCOL).await {
+        match hostile.streams.opener.open(BULK_PROTOCOL).await {
             Ok(stream) => silent.push(stream),
             Err(_) => break,
         }

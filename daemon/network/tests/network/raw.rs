@@ -44,6 +44,7 @@ impl Raw {
             }
         };
         let streams = timeout(ANSWER_MAX, connected).await.expect("the node answers");
+        streams.accept_all();
         let swarm = tokio::spawn(async move {
             loop {
                 swarm.select_next_some().await;

@@ -1,9 +1,17 @@
 //! Starting, and failing to start.
 
-use murmur_network::{Multiaddr, Network};
-use tokio::sync::mpsc;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::node::{Node, Over, config};
+use murmur_network::{Multiaddr, Network, NetworkConfig};
+use murmur_protocol::handshake::Refusal;
+use murmur_protocol::{Address, Event, NetworkOrder};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use crate::node::{DEADLINE, Node, Over, config};
 
 async fn start_error(listen: Multiaddr) -> String {
     let mut settings = config(Over::Tcp);
@@ -51,4 +59,60 @@ async fn one_port_serves_both_families_and_both_protocols() {
     let addresses = node.network.listen_addresses();
     assert!(addresses.len() >= 4, "{addresses:?}");
     assert!(!addresses.iter().any(|address| address.to_string().starts_with("/ip4/0.0.0.0/")), "{addresses:?}");
+}
+
+/// A port on which nobody listens, and what listens there on all addresses.
+fn everywhere() -> (u16, NetworkConfig) {
+    let port = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|free| free.local_addr()).expect("a port").port();
+    let listen = vec![format!("/ip4/0.0.0.0/tcp/{port}").parse().expect("an address")];
+    (port, NetworkConfig { listen, ..config(Over::Tcp) })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_opens_and_closes_connections_does_not_keep_a_node_from_starting() {
+    let (port, settings) = everywhere();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let knockers: Vec<_> = (0..3)
+        .map(|_| {
+            let is_over = is_over.clone();
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            })
+        })
+        .collect();
+    let started = timeout(Duration::from_secs(8), Node::start_with(settings)).await;
+    is_over.store(true, Ordering::Relaxed);
+    knockers.into_iter().for_each(|knocker| knocker.join().expect("it knocked"));
+    assert!(started.is_ok(), "it waits for a pause");
+}
+
+/// Whoever dials a node as it begins to listen is let in, and not left without an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_dials_a_node_while_it_starts_is_let_in() {
+    let (port, settings) = everywhere();
+    let mut dialer = Node::start(Over::Tcp).await;
+    let address = Address::new(format!("/ip4/127.0.0.1/tcp/{port}")).expect("short");
+    let starting = tokio::spawn(async move {
+        sleep(Duration::from_millis(200)).await;
+        Node::start_with(settings).await
+    });
+    let answered = timeout(DEADLINE, async {
+        loop {
+            dialer.order(NetworkOrder::Dial { peer: None, addresses: vec![address.clone()] });
+            loop {
+                match dialer.events.recv().await.expect("the network runs") {
+                    Event::PeerConnected { peer, .. } => return Ok(peer),
+                    Event::HandshakeRefused { refusal, .. } => return Err(refusal),
+                    // Nobody listens yet.
+                    Event::DialFailed { .. } => break,
+                    _ => {}
+                }
+            }
+        }
+    });
+    let answer: Result<_, Refusal> = answered.await.expect("in time");
+    assert_eq!(answer, Ok(starting.await.expect("it starts").peer));
 }

@@ -144,6 +144,20 @@ async fn each_side_notices_that_the_other_is_gone() {
     heard(&mut there).await.expect_err("it is gone");
 }
 
+/// Sixteen of them took all places of greetings for ten seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_sockets_do_not_keep_a_captain_out() {
+    let mut helper = helper("/ip4/127.0.0.1/tcp/0").await;
+    let place = helper.line.addresses[0].to_string();
+    let port = place.rsplit('/').next().and_then(|port| port.parse().ok()).expect("a port");
+    let connect = || std::net::TcpStream::connect((std::net::Ipv4Addr::LOCALHOST, port)).expect("it listens");
+    let _silent: Vec<_> = (0..40).map(|_| connect()).collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let begin = Instant::now();
+    joined(&mut helper, &Keypair::generate_ed25519()).await;
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_read_makes_the_other_wait_and_nothing_grows() {
     let mut helper = helper("/ip4/127.0.0.1/tcp/0").await;
