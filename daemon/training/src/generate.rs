@@ -6,6 +6,7 @@ use candle_core::{Device, Result, bail};
 use murmur_protocol::manifest::TransformerModel;
 
 use crate::data::{Batch, Window};
+use crate::engine::options::TOKENS_AT_ONCE;
 use crate::gpu::{self, GpuReader};
 use crate::model::transformer::Decoder;
 use crate::model::{Evaluation, Model, Transformer};
@@ -49,11 +50,14 @@ impl LanguageModel {
     /// # Errors
     /// When the device fails.
     pub fn evaluate(&self, windows: &[Window], batch_sequences: usize) -> Result<Evaluation> {
-        let mut batches = windows.chunks(batch_sequences.max(1)).map(Batch::of);
         match &self.parameters {
-            Parameters::Gpu(reader) => reader.evaluate(batches),
-            Parameters::Host(parameters) => batches
-                .try_fold(Evaluation::default(), |sum, batch| Ok(sum.with(self.model.evaluate(parameters, &batch)?))),
+            Parameters::Gpu(reader) => reader.evaluate(windows.chunks(batch_sequences.max(1)).map(Batch::of)),
+            Parameters::Host(parameters) => {
+                // As training computes them: on the CPU more at once takes memory alone.
+                let at_once = batch_sequences.min(TOKENS_AT_ONCE / self.context).max(1);
+                let add = |sum: Evaluation, batch: Batch| Ok(sum.with(self.model.evaluate(parameters, &batch)?));
+                windows.chunks(at_once).map(Batch::of).try_fold(Evaluation::default(), add)
+            }
         }
     }
 

@@ -226,6 +226,10 @@ impl Model for Transformer {
         Some(self)
     }
 
+    fn release(&mut self) {
+        self.passes.release();
+    }
+
     fn set_recompute(&mut self, recompute: bool) {
         self.passes = Passes::new(recompute);
     }
