@@ -323,6 +323,23 @@ mod tests {
         Ok(())
     }
 
+    #[test]
+    fn of_a_replica_that_another_members_replaces_nothing_more_is_saved() -> Result<(), TrainingError> {
+        let mut engine = engine(2, OptimizerKind::AdamW, false)?;
+        let replica = engine.replica()?.to_payload();
+        let (sender, receiver) = sync_channel(0);
+        engine.begin_to_save(sender);
+        let taken = std::thread::spawn(move || (receiver.recv().is_ok(), receiver));
+        while !taken.is_finished() {
+            engine.save_on(Some(Instant::now()));
+        }
+        let (has_begun, receiver) = taken.join().expect("no panic");
+        assert!(has_begun && engine.is_saving());
+        engine.load_replica(&replica)?;
+        assert!(!engine.is_saving() && receiver.recv().is_err());
+        Ok(())
+    }
+
     /// Whoever takes the pieces is fast: all go out beside the gradients of one private step's records.
     #[test]
     fn pieces_go_out_beside_a_private_step() -> Result<(), TrainingError> {
