@@ -43,6 +43,7 @@ use composed::Composed;
 pub(crate) use decoder::{Decoder, parts};
 pub(crate) use host::HostMemory;
 use host::HostModel;
+pub(crate) use host::predicted_at_once;
 pub use layout::transformer_layout;
 pub(crate) use layout::{held_layout, stage_layout};
 pub(crate) use network::Network;
