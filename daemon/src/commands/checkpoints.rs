@@ -246,11 +246,12 @@ fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, Languag
     let spec = text_model(&checkpoint.manifest, "it writes no text", "")?;
     let (device, _) = DeviceChoice::Auto.open()?;
     let parameters = base_model::whole_model(&checkpoint, base)?;
-    let model = LanguageModel::from_parameters(spec, &parameters, &device)?;
+    let ends = base.map(pretrained::end_tokens).transpose().map_err(|error| pretrained_failure(&error))?;
+    let model = LanguageModel::from_parameters(spec, &parameters, &device)?.ending_at(ends.unwrap_or_default());
     Ok((checkpoint, model))
 }
 
-/// A base beside a checkpoint that has the whole model is not read.
+/// Of a base beside a checkpoint that has the whole model no weights are read.
 fn tell_whether_needed(manifest: &RunManifest, base: Option<&Path>) {
     if let Some(base) = base.filter(|_| !manifest.lora.is_on()) {
         note(&format!("warning: the checkpoint has the whole model: the base {} is not needed", base.display()));

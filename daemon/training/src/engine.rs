@@ -318,7 +318,11 @@ impl Engine {
             if !private.take_permit() {
                 return Err(TrainingError::NoPermit);
             }
-            let loss = private.compute_gradient(&mut *self.replica, self.sampler.corpus())?;
+            let (saved, outer) = (&mut self.saving, self.outer.as_ref());
+            let loss =
+                private.compute_gradient(&mut *self.replica, self.sampler.corpus(), &mut |replica, record| {
+                    saving::gradient_beside(replica, record, saved, outer)
+                })?;
             return Ok((loss, private.predictions()));
         }
         self.batch_began = self.sampler.position();

@@ -6,6 +6,7 @@ use candle_core::{Device, Result, bail};
 use murmur_protocol::manifest::TransformerModel;
 
 use crate::data::{Batch, Window};
+use crate::engine::options::TOKENS_AT_ONCE;
 use crate::gpu::{self, GpuReader};
 use crate::model::transformer::Decoder;
 use crate::model::{Evaluation, Model, Transformer};
@@ -17,6 +18,8 @@ pub struct LanguageModel {
     context: usize,
     model: Transformer,
     parameters: Parameters,
+    /// Tokens at which a text ends.
+    ends: Vec<u32>,
 }
 
 /// Where the model is computed.
@@ -41,7 +44,12 @@ impl LanguageModel {
             Ok(device) => Parameters::Gpu(GpuReader::new(device, spec, parameters)?),
             Err(_) => Parameters::Host(parameters.to_vec()),
         };
-        Ok(LanguageModel { context: spec.context as usize, model, parameters })
+        Ok(LanguageModel { context: spec.context as usize, model, parameters, ends: Vec::new() })
+    }
+
+    /// The same, whose texts end before each of these tokens: see [`crate::pretrained::end_tokens`].
+    pub fn ending_at(self, tokens: Vec<u32>) -> LanguageModel {
+        LanguageModel { ends: tokens, ..self }
     }
 
     /// How well it predicts `windows` (see [`crate::Corpus::validation`]).
@@ -49,11 +57,14 @@ impl LanguageModel {
     /// # Errors
     /// When the device fails.
     pub fn evaluate(&self, windows: &[Window], batch_sequences: usize) -> Result<Evaluation> {
-        let mut batches = windows.chunks(batch_sequences.max(1)).map(Batch::of);
         match &self.parameters {
-            Parameters::Gpu(reader) => reader.evaluate(batches),
-            Parameters::Host(parameters) => batches
-                .try_fold(Evaluation::default(), |sum, batch| Ok(sum.with(self.model.evaluate(parameters, &batch)?))),
+            Parameters::Gpu(reader) => reader.evaluate(windows.chunks(batch_sequences.max(1)).map(Batch::of)),
+            Parameters::Host(parameters) => {
+                // As training computes them: on the CPU more at once takes memory alone.
+                let at_once = batch_sequences.min(TOKENS_AT_ONCE / self.context).max(1);
+                let add = |sum: Evaluation, batch: Batch| Ok(sum.with(self.model.evaluate(parameters, &batch)?));
+                windows.chunks(at_once).map(Batch::of).try_fold(Evaluation::default(), add)
+            }
         }
     }
 
@@ -65,7 +76,8 @@ impl LanguageModel {
         self.begin()?(tokens)
     }
 
-    /// Continues `prompt` token by token, without end: take as many as wanted. An empty prompt begins after a newline.
+    /// Continues `prompt` token by token, up to a token that ends a text or without end: take as many as wanted. An empty prompt begins
+    /// after a newline.
     ///
     /// The model sees at most its context. Once that is full, it goes on with the newer half of it: positions count from
     /// the first token seen, so dropping one alone would mean to read all others anew for each token.
@@ -82,6 +94,7 @@ impl LanguageModel {
             seen: tail.to_vec(),
             length: 0,
             chooser: Chooser::new(sampling),
+            has_ended: false,
         })
     }
 
@@ -100,7 +113,7 @@ impl LanguageModel {
 /// Reads on in a text, and gives the logits of the next token.
 type Read<'a> = Box<dyn FnMut(&[u32]) -> Result<Vec<f32>> + Send + 'a>;
 
-/// An endless text, made as it is read.
+/// A text, made as it is read: without end where no token ends one.
 pub struct Continuation<'a> {
     model: &'a LanguageModel,
     read: Read<'a>,
@@ -109,13 +122,19 @@ pub struct Continuation<'a> {
     /// How many of these have been read.
     length: usize,
     chooser: Chooser,
+    has_ended: bool,
 }
 
 impl Iterator for Continuation<'_> {
     type Item = Result<u32>;
 
     fn next(&mut self) -> Option<Result<u32>> {
-        Some(self.advance())
+        if self.has_ended {
+            return None;
+        }
+        let token = self.advance();
+        self.has_ended = token.as_ref().is_ok_and(|token| self.model.ends.contains(token));
+        (!self.has_ended).then_some(token)
     }
 }
 
@@ -197,6 +216,28 @@ mod tests {
         assert_eq!(text(1.0, 1)?, text(1.0, 1)?);
         assert_ne!(text(1.0, 1)?, text(1.0, 2)?);
         assert_eq!(text(0.0, 1)?, text(0.0, 2)?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_text_ends_at_its_end_token() -> Result<()> {
+        let model = language_model(&spec())?;
+        let sampling = Sampling { temperature: 0.0, top_p: 1.0, seed: 1 };
+        let expected: Vec<u32> = model.generate(&bytes(b"once"), &sampling)?.take(60).collect::<Result<_>>()?;
+        let folder = tempfile::tempdir()?;
+        let model = expected.iter().try_fold(model, |model, end| {
+            let text = format!("{{\"eos_token_id\": [{end}, 9999]}}");
+            std::fs::write(folder.path().join("generation_config.json"), text)?;
+            let model = model.ending_at(crate::pretrained::end_tokens(folder.path()).expect("two tokens"));
+            let mut text = model.generate(&bytes(b"once"), &sampling)?;
+            let found: Vec<u32> = text.by_ref().collect::<Result<_>>()?;
+            let length = expected.iter().position(|token| token == end).expect("one of them");
+            assert_eq!(found, expected[..length]);
+            assert!(text.next().is_none(), "it has ended for good");
+            drop(text);
+            Ok::<_, candle_core::Error>(model)
+        })?;
+        assert_eq!(model.ending_at(Vec::new()).generate(&bytes(b"once"), &sampling)?.take(60).count(), 60);
         Ok(())
     }
 

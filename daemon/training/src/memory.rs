@@ -13,7 +13,7 @@ use crate::engine::options::{Precision, TrainingOptions};
 use crate::engine::saving::bytes_in_pieces;
 use crate::gpu;
 use crate::model::lora::{lora_layout, lora_targets_length};
-use crate::model::transformer::{held_layout, row_values, stage_layout};
+use crate::model::transformer::{held_layout, predicted_at_once, row_values, stage_layout};
 use crate::model::{self, StageSpec, transformer_of};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BLOCK;
@@ -31,12 +31,6 @@ const SCORE_ROWS: u64 = 2 * 64;
 
 /// Values into which a thread's matrix products copy their factors: 2.5 MiB, measured.
 const PACKED: u64 = 640 << 10;
-
-/// Values of logits that are held at a time on the CPU, unless 128 rows have more.
-const LOGITS: u64 = 8 << 20;
-
-/// Rows of logits that are held at a time, at least.
-const LOGIT_ROWS: u64 = 128;
 
 /// Of a daemon whatever it trains, in bytes: its program, threads, and what the allocator and huge pages leave around pieces of
 /// memory. Measured: 70 MB of daemons, 36 to 86 MB of programs with the engine alone.
@@ -325,7 +319,8 @@ fn transformer(
             // A stage computes one lane at a time.
             let (rows, lanes) = if part.is_some() { (rows / lanes, 1) } else { (rows, lanes) };
             let (streams, others) = row_values(spec, stage.layers.len(), under_way as usize, recompute);
-            let logits = lanes * vocabulary * (rows / lanes).min((LOGITS / vocabulary).max(LOGIT_ROWS));
+            let at_once = predicted_at_once(spec.vocabulary as usize, (rows / lanes) as usize);
+            let logits = lanes * vocabulary * at_once as u64;
             let logits = if stage.predicts { logits } else { 0 };
             rows * (streams + others) as u64 + logits + threads * (SCORE_ROWS * context + PACKED)
         }

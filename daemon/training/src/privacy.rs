@@ -16,7 +16,7 @@ use candle_core::Result;
 use murmur_protocol::RunManifest;
 use rayon::prelude::*;
 
-use crate::data::Corpus;
+use crate::data::{Batch, Corpus};
 use crate::optimizer::{TASK_VALUES, square};
 use crate::replica::Replica;
 
@@ -93,9 +93,14 @@ impl PrivateTraining {
         is_permitted
     }
 
-    /// Gives the replica a noised gradient. Returns the mean loss of the records taken, which is not private: not a number where
-    /// there is none.
-    pub(crate) fn compute_gradient(&mut self, replica: &mut dyn Replica, corpus: &Corpus) -> Result<f64> {
+    /// Gives the replica a noised gradient, of those that `gradient_of` has it compute of each record alone. Returns the mean loss of
+    /// the records taken, which is not private: not a number where there is none.
+    pub(crate) fn compute_gradient(
+        &mut self,
+        replica: &mut dyn Replica,
+        corpus: &Corpus,
+        gradient_of: &mut dyn FnMut(&mut dyn Replica, &Batch) -> Result<f64>,
+    ) -> Result<f64> {
         let step = self.begun;
         self.begun += 1;
         let taken = self.key.sample(step, self.records.count(), self.mechanism().probability());
@@ -106,7 +111,7 @@ impl PrivateTraining {
             let Some(example) = self.records.example(corpus, number, &mut self.key.augmentation(step, number)) else {
                 continue;
             };
-            losses += replica.compute_gradient(&example)?;
+            losses += gradient_of(replica, &example)?;
             examples += 1;
             add_clipped(&mut self.sum, &replica.gradient()?, self.steps.clip);
         }

@@ -150,9 +150,3 @@ pub(crate) trait Replica: Send + Sync {
         upload.wait()
     }
 }
-
-/// The parts of a batch that are computed one after the other, `examples_max` examples each.
-pub(crate) fn parts(batch: &Batch, examples_max: usize) -> impl Iterator<Item = Batch> + '_ {
-    let (examples, most) = (batch.examples(), examples_max.max(1));
-    (0..examples).step_by(most).map(move |first| batch.part(first..(first + most).min(examples)))
-}

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{AttentionBias, TransformerModel};
+use murmur_training::data::Batch;
 use murmur_training::memory::MemoryEstimate;
 use murmur_training::ops::Kernels;
-use murmur_training::{Corpus, Device, Engine, TrainingOptions};
+use murmur_training::{Corpus, Device, Engine, LanguageModel, TrainingOptions, model};
 use rayon::ThreadPoolBuilder;
 
 /// Counts what is allocated, and the most at any time.
@@ -39,11 +40,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most that steps of the run hold beyond what was held before, in bytes. The threads are new ones, and each begins steps: what a
-/// thread keeps for itself is of this run, and all of it is counted.
+/// The most that steps and an evaluation of the run hold beyond what was held before, in bytes. The threads are new ones, and each
+/// begins steps: what a thread keeps for itself is of this run, and all of it is counted.
 fn measured(manifest: &RunManifest, options: TrainingOptions) -> f64 {
     let threads = ThreadPoolBuilder::new().num_threads(THREADS).build().expect("threads");
-    let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(1));
+    let base = manifest.lora.is_on().then(|| model::build(&manifest.model).initial_parameters(1));
     let base_bytes = base.as_ref().map_or(0, |base| base.len() * 4);
     let before = HELD.load(Ordering::Relaxed) - base_bytes;
     let corpus = Corpus::grammar();
@@ -55,7 +56,34 @@ fn measured(manifest: &RunManifest, options: TrainingOptions) -> f64 {
     for progress in [0.0, 1.0] {
         threads.broadcast(|_| engine.lock().expect("a whole engine").step(progress).expect("a step"));
     }
+    threads.broadcast(|_| engine.lock().expect("a whole engine").evaluate().expect("an evaluation"));
     (PEAK.load(Ordering::Relaxed) - before) as f64
+}
+
+/// The most that a computation holds beyond what was held before, in bytes.
+fn peak_of(compute: impl FnOnce()) -> usize {
+    let before = HELD.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    compute();
+    PEAK.load(Ordering::Relaxed) - before
+}
+
+/// However many texts a checkpoint is evaluated with at once, no more than in training are computed at once.
+fn a_checkpoint_is_evaluated_in_parts(spec: &TransformerModel) {
+    let manifest = RunManifest { model: spec.clone().into(), ..RunManifest::default() };
+    let (parameters, windows) =
+        (model::build(&manifest.model).initial_parameters(1), Corpus::grammar().validation(&manifest));
+    let language_model = LanguageModel::from_parameters(spec, &parameters, &Device::Cpu).expect("a model");
+    let of_text = |batch| peak_of(|| assert!(language_model.evaluate(&windows, batch).is_ok()));
+    let of_batch = |batch| {
+        let batches: Vec<Batch> = windows.chunks(batch).map(Batch::of).collect();
+        peak_of(|| assert!(model::evaluate(&manifest.model, &parameters, &batches).is_ok()))
+    };
+    // What threads keep for themselves is there.
+    of_text(8);
+    for (few, many) in [(of_text(8), of_text(64)), (of_batch(8), of_batch(64))] {
+        assert!(10 * many < 13 * few, "{many} bytes of 64 texts, {few} of 8");
+    }
 }
 
 /// One test alone: others would allocate at the same time.
@@ -68,6 +96,7 @@ fn the_estimate_is_near_what_training_takes() {
     // Queries twice as wide as the stream.
     let qwen = TransformerModel { head_width: 64, key_value_heads: 2, head_norm: true, ..small.clone() };
     let qwen = TransformerModel { attention_bias: AttentionBias::All, ..qwen };
+    a_checkpoint_is_evaluated_in_parts(&small);
     let plain = TrainingOptions { kernels: Some(Kernels::Fused), ..TrainingOptions::default() };
     let composed = TrainingOptions { kernels: Some(Kernels::Composed), ..plain };
     // Where the base is most of it.
@@ -89,6 +118,8 @@ fn the_estimate_is_near_what_training_takes() {
     ] {
         let mut manifest = RunManifest { model: spec.into(), ..RunManifest::default() };
         (manifest.lora.rank, manifest.lora.base_bits) = (rank, bits);
+        // Several times what is computed at once.
+        (manifest.optimizer.batch_sequences, manifest.data.validation_sequences) = (32, 32);
         let estimate = MemoryEstimate::of(&manifest, &options, options.kernels.unwrap_or(Kernels::Fused), THREADS);
         let ratio = estimate.on_device() as f64 / measured(&manifest, options);
         // Too little would end in a crash, far too much would turn machines away that can do it. Threads hold most where they

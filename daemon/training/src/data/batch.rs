@@ -158,6 +158,12 @@ impl Batch {
         }
     }
 
+    /// The parts that are computed one after the other, at most `examples_max` examples each.
+    pub(crate) fn parts(&self, examples_max: usize) -> impl Iterator<Item = Batch> + '_ {
+        let (examples, most) = (self.examples(), examples_max.max(1));
+        (0..examples).step_by(most).map(move |first| self.part(first..(first.saturating_add(most)).min(examples)))
+    }
+
     /// The windows of tokens.
     ///
     /// # Errors

@@ -6,14 +6,14 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::manifest::DataSource;
 
 use super::CorpusError;
 
-/// Folders in folders are followed this deep; more is a loop of links. A guess.
+/// Folders in folders are followed this deep. A guess.
 const DEPTH_MAX: usize = 16;
 
 /// The beginning of a file that tells its kind, in bytes: as much as git looks at.
@@ -44,6 +44,10 @@ pub enum Reason {
     NoFile,
     /// Checkpoints and settings of a node, or of a local swarm.
     DataDirectory,
+    /// A link that leads nowhere, or what has gone meanwhile.
+    Gone,
+    /// A link to a folder that it lies in.
+    Loop,
 }
 
 impl fmt::Display for LeftOut {
@@ -54,6 +58,8 @@ impl fmt::Display for LeftOut {
             Reason::OtherKind => "of another kind",
             Reason::NoFile => "no regular file",
             Reason::DataDirectory => "a data directory of murmur",
+            Reason::Gone => "leads nowhere",
+            Reason::Loop => "a link to a folder that it lies in",
         };
         write!(formatter, "{} ({reason})", self.path.display())
     }
@@ -94,7 +100,7 @@ pub fn list(source: DataSource, paths: &[PathBuf]) -> Result<Listing, CorpusErro
             return Err(CorpusError::DataDirectory(path.clone()));
         }
         let (files, left_out) = (listing.files.len(), listing.left_out.len());
-        collect(source, path, DEPTH_MAX, &mut listing)?;
+        collect(source, path, &mut Vec::new(), &mut listing)?;
         if listing.files.len() == files {
             return Err(match &listing.left_out[left_out..] {
                 [] => CorpusError::NothingIn { path: path.clone(), wanted: "file" },
@@ -120,21 +126,39 @@ pub fn described(left_out: &[LeftOut]) -> String {
     }
 }
 
-fn collect(source: DataSource, folder: &Path, depth: usize, listing: &mut Listing) -> Result<(), CorpusError> {
-    if depth == 0 {
+/// `around`: the folders that it lies in, links followed.
+fn collect(
+    source: DataSource,
+    folder: &Path,
+    around: &mut Vec<PathBuf>,
+    listing: &mut Listing,
+) -> Result<(), CorpusError> {
+    if around.len() == DEPTH_MAX {
         return Ok(());
     }
+    let unreadable = |path: &Path, source| CorpusError::Unreadable { path: path.to_owned(), source };
+    around.push(folder.canonicalize().map_err(|error| unreadable(folder, error))?);
     for path in entries(folder)? {
-        let unreadable = |source| CorpusError::Unreadable { path: path.clone(), source };
-        let kind = std::fs::metadata(&path).map_err(unreadable)?;
-        let reason = if kind.is_dir() {
-            if !is_data_directory(&path) {
-                collect(source, &path, depth - 1, listing)?;
+        let kind = match std::fs::metadata(&path) {
+            Ok(kind) => kind,
+            Err(error) if leads_nowhere(&path, &error) => {
+                listing.left_out.push(LeftOut { path, reason: Reason::Gone });
                 continue;
             }
-            Some(Reason::DataDirectory)
+            Err(error) => return Err(unreadable(&path, error)),
+        };
+        let reason = if kind.is_dir() {
+            let place = path.canonicalize().map_err(|error| unreadable(&path, error))?;
+            if around.contains(&place) {
+                Some(Reason::Loop)
+            } else if is_data_directory(&path) {
+                Some(Reason::DataDirectory)
+            } else {
+                collect(source, &path, around, listing)?;
+                continue;
+            }
         } else if kind.is_file() {
-            reason_against(source, &head(&path).map_err(unreadable)?)
+            reason_against(source, &head(&path).map_err(|error| unreadable(&path, error))?)
         } else {
             Some(Reason::NoFile)
         };
@@ -143,7 +167,14 @@ fn collect(source: DataSource, folder: &Path, depth: usize, listing: &mut Listin
             Some(reason) => listing.left_out.push(LeftOut { path, reason }),
         }
     }
+    around.pop();
     Ok(())
+}
+
+/// Whether an entry that cannot be looked at is none: a link to nothing or to itself, or gone since the folder was read.
+fn leads_nowhere(path: &Path, error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+        || (error.kind() != ErrorKind::PermissionDenied && std::fs::read_link(path).is_ok())
 }
 
 /// What lies in a folder, sorted by name, without hidden entries.
@@ -254,6 +285,25 @@ mod tests {
         }
         let error = list(DataSource::Files, &[root.to_owned()]).expect_err("nothing is left").to_string();
         assert!(error.contains("nothing to train on") && error.contains("c.txt (empty)"), "{error}");
+    }
+
+    /// What is held out would be trained on in a second copy.
+    #[cfg(unix)]
+    #[test]
+    fn links_that_lead_around_or_nowhere_are_left_out() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        std::fs::create_dir(root.join("b")).expect("a folder");
+        std::fs::write(root.join("a.txt"), "text").expect("written");
+        std::fs::write(root.join("b/c.txt"), "text").expect("written");
+        let links = [("loop", "."), ("gone", "nowhere"), ("itself", "itself"), ("b/up", ".."), ("b/a.txt", "../a.txt")];
+        links.into_iter().for_each(|(link, target)| symlink(target, root.join(link)).expect("linked"));
+        let listing = list(DataSource::Files, &[root.to_owned()]).expect("files");
+        assert_eq!(names(root, &listing.files), ["a.txt", "b/a.txt", "b/c.txt"]);
+        let expected =
+            [("b/up", Reason::Loop), ("gone", Reason::Gone), ("itself", Reason::Gone), ("loop", Reason::Loop)];
+        assert_eq!(left_out(root, &listing), expected.map(|(name, reason)| (name.to_owned(), reason)));
     }
 
     #[test]

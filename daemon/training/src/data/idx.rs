@@ -116,7 +116,7 @@ fn read_header(path: &Path, reader: &mut impl Read) -> Result<(Vec<usize>, usize
 fn decompressed(path: &Path, content: &[u8], folder: Option<&Path>) -> Result<Bytes, CorpusError> {
     let mut key = Key::new("decompressed");
     key.add_file(path)?;
-    open_or_write(folder, &key, |file| {
+    open_or_write(folder, &key, |file, place| {
         let damaged = |error| CorpusError::NotIdx { path: path.to_owned(), reason: format!("gzip: {error}") };
         let (_, header, length) = read_header(path, &mut MultiGzDecoder::new(content))?;
         // One byte more than there should be shows that there are too many, and no more of them are wanted.
@@ -125,7 +125,7 @@ fn decompressed(path: &Path, content: &[u8], folder: Option<&Path>) -> Result<By
         loop {
             match values.read(&mut buffer).map_err(damaged)? {
                 0 => return Ok(()),
-                count => file.write_all(&buffer[..count]).map_err(|error| unwritable(path, error))?,
+                count => file.write_all(&buffer[..count]).map_err(|error| unwritable(place, error))?,
             }
         }
     })

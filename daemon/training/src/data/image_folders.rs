@@ -59,14 +59,15 @@ pub(super) fn open(
     let mut key = Key::new("images");
     key.add(format!("{shape:?}").as_bytes());
     files.iter().try_for_each(|file| key.add_file(file))?;
-    let pixels = open_or_write(folder, &key, |file| write(&files, shape, file))?;
+    let pixels = open_or_write(folder, &key, |file, place| write(&files, shape, file, place))?;
     Ok((pixels, labels))
 }
 
-fn write(files: &[PathBuf], shape: ImageShape, writer: &mut BufWriter<File>) -> Result<(), CorpusError> {
+/// `place`: the folder that is written in.
+fn write(files: &[PathBuf], shape: ImageShape, writer: &mut BufWriter<File>, place: &Path) -> Result<(), CorpusError> {
     for batch in files.chunks(BATCH) {
         let decoded: Vec<Vec<u8>> = batch.par_iter().map(|path| decode(path, shape)).collect::<Result<_, _>>()?;
-        writer.write_all(&decoded.concat()).map_err(|error| unwritable(&batch[0], error))?;
+        writer.write_all(&decoded.concat()).map_err(|error| unwritable(place, error))?;
     }
     Ok(())
 }

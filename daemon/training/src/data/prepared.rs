@@ -51,15 +51,15 @@ impl Key {
     }
 }
 
-/// The file of this key in `folder`, written by `write` where it is not there yet. Without a folder it is a temporary
-/// file that ends with the process.
+/// The file of this key in `folder`, written by `write` where it is not there yet, which is told the folder that the file lies in
+/// meanwhile. Without a folder it is a temporary file that ends with the process.
 ///
 /// # Errors
 /// Those of `write`, and a disk that is full or not writable.
 pub(super) fn open_or_write(
     folder: Option<&Path>,
     key: &Key,
-    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), CorpusError>,
+    write: impl FnOnce(&mut BufWriter<File>, &Path) -> Result<(), CorpusError>,
 ) -> Result<Bytes, CorpusError> {
     let place = folder.map_or_else(std::env::temp_dir, Path::to_owned);
     let path = folder.map(|folder| folder.join(key.name()));
@@ -71,7 +71,7 @@ pub(super) fn open_or_write(
     }
     let temporary = tempfile::NamedTempFile::new_in(&place).map_err(|error| unwritable(&place, error))?;
     let mut writer = BufWriter::new(temporary.reopen().map_err(|error| unwritable(&place, error))?);
-    write(&mut writer)?;
+    write(&mut writer, &place)?;
     let file = writer.into_inner().map_err(|error| unwritable(&place, error.into_error()))?;
     if let Some(path) = path {
         file.sync_all().map_err(|error| unwritable(&place, error))?;
@@ -100,8 +100,9 @@ mod tests {
             std::fs::write(&source, content).expect("written");
             let mut key = Key::new("test");
             key.add_file(&source).expect("there");
-            let bytes = open_or_write(Some(&cache), &key, |file| {
+            let bytes = open_or_write(Some(&cache), &key, |file, place| {
                 written += 1;
+                assert_eq!(place, cache);
                 file.write_all(b"prepared").map_err(|error| unwritable("here", error))
             });
             assert_eq!(bytes.expect("prepared"), "prepared");
@@ -112,7 +113,7 @@ mod tests {
         let names = |cache: &Path| std::fs::read_dir(cache).expect("a folder").count();
         assert_eq!(names(&cache), 2);
         let key = Key::new("failing");
-        assert!(open_or_write(Some(&cache), &key, |_| Err(CorpusError::NoFiles)).is_err());
+        assert!(open_or_write(Some(&cache), &key, |_, _| Err(CorpusError::NoFiles)).is_err());
         assert_eq!(names(&cache), 2, "what failed leaves nothing behind");
     }
 }

@@ -59,8 +59,8 @@ impl TokenFile {
     ) -> Result<TokenFile, CorpusError> {
         let files = list_files(manifest.data.source, paths)?;
         let width = tokenizer.map_or(1, |tokenizer| width_for(tokenizer.tokens()));
-        let content = open_or_write(folder, &key(manifest, &files, tokenizer)?, |file| {
-            Writer::new(file, width)?.write_all(manifest, &files, tokenizer)
+        let content = open_or_write(folder, &key(manifest, &files, tokenizer)?, |file, place| {
+            Writer::new(file, width, place)?.write_all(manifest, &files, tokenizer)
         })?;
         let (training, texts) = (number_at(&content, 0), number_at(&content, 8));
         Ok(TokenFile { training, texts, content, width })
@@ -131,7 +131,7 @@ fn key(manifest: &RunManifest, files: &[PathBuf], tokenizer: Option<&Tokenizer>)
     Ok(key)
 }
 
-/// Writes the training tokens to the file and the held-out ones aside, to append them at the end.
+/// Writes the training tokens to the file and the held-out ones aside in the same folder, to append them at the end.
 struct Writer<'a> {
     file: &'a mut BufWriter<File>,
     held_out: BufWriter<File>,
@@ -139,14 +139,13 @@ struct Writer<'a> {
     training: u64,
     /// Where each text that is trained on ends.
     ends: Vec<u64>,
-    place: PathBuf,
+    place: &'a Path,
 }
 
-impl Writer<'_> {
-    fn new(file: &mut BufWriter<File>, width: usize) -> Result<Writer<'_>, CorpusError> {
-        let place = std::env::temp_dir();
-        let held_out = tempfile::tempfile().map_err(|error| unwritable(&place, error))?;
-        file.write_all(&[0; HEADER_BYTES]).map_err(|error| unwritable(&place, error))?;
+impl<'a> Writer<'a> {
+    fn new(file: &'a mut BufWriter<File>, width: usize, place: &'a Path) -> Result<Writer<'a>, CorpusError> {
+        let held_out = tempfile::tempfile_in(place).map_err(|error| unwritable(place, error))?;
+        file.write_all(&[0; HEADER_BYTES]).map_err(|error| unwritable(place, error))?;
         Ok(Writer { file, held_out: BufWriter::new(held_out), width, training: 0, ends: Vec::new(), place })
     }
 
@@ -180,7 +179,7 @@ impl Writer<'_> {
             self.training = data.training_bytes(self.training);
             self.ends.clear();
         }
-        self.finish().map_err(|error| unwritable(&self.place, error))
+        self.finish().map_err(|error| unwritable(self.place, error))
     }
 
     fn write(&mut self, batch: &mut Batch, path: &Path, tokenizer: Option<&Tokenizer>) -> Result<(), CorpusError> {
@@ -199,7 +198,7 @@ impl Writer<'_> {
                 self.ends.push(self.training);
                 self.file.write_all(&bytes)
             };
-            written.map_err(|error| unwritable(&self.place, error))?;
+            written.map_err(|error| unwritable(self.place, error))?;
         }
         Ok(())
     }
@@ -296,6 +295,18 @@ mod tests {
         assert_eq!(texts(&again, again.held_out()), held_out);
         let other = open(2);
         assert_ne!(texts(&other, other.held_out()), held_out);
+    }
+
+    /// The system's folder for temporary files is often in memory.
+    #[test]
+    fn what_is_held_out_lies_in_the_folder_of_the_rest_meanwhile() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().join("tokens");
+        let mut file = BufWriter::new(tempfile::tempfile().expect("a file"));
+        let error = Writer::new(&mut file, 1, &place).err().expect("no such folder");
+        assert!(matches!(error, CorpusError::CacheUnwritable { path, .. } if path == place));
+        std::fs::create_dir(&place).expect("a folder");
+        assert!(Writer::new(&mut file, 1, &place).is_ok());
     }
 
     #[test]

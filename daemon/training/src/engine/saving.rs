@@ -13,7 +13,7 @@ use super::{Counters, Engine, EngineState, GradientAverage};
 use crate::data::Batch;
 use crate::optimizer::{MomentLengths, Optimizer};
 use crate::outer::OuterMomentum;
-use crate::replica::Resting;
+use crate::replica::{Replica, Resting};
 
 /// Models of at most so many parameters are saved as a whole, as they are at one step.
 const WHOLE_MAX: usize = 4 << 20;
@@ -167,16 +167,26 @@ impl Engine {
 
     /// Has the replica compute a gradient; pieces of a state that is saved go out meanwhile.
     pub(super) fn gradient_beside_saving(&mut self, batch: &Batch) -> candle_core::Result<f64> {
-        let Some(saving) = &mut self.saving else { return self.replica.compute_gradient(batch) };
-        let (mut is_done, outer) = (false, self.outer.as_ref());
-        let loss = self.replica.compute_gradient_beside(batch, &mut |resting, is_over| {
-            is_done = saving.go_on(resting, outer, || is_over.load(Ordering::Relaxed));
-        });
-        if is_done {
-            self.saving = None;
-        }
-        loss
+        gradient_beside(&mut *self.replica, batch, &mut self.saving, self.outer.as_ref())
     }
+}
+
+/// The same of an engine's parts, for one batch or one record of it.
+pub(super) fn gradient_beside(
+    replica: &mut dyn Replica,
+    batch: &Batch,
+    saved: &mut Option<Saving>,
+    outer: Option<&OuterMomentum>,
+) -> candle_core::Result<f64> {
+    let Some(saving) = saved else { return replica.compute_gradient(batch) };
+    let mut is_done = false;
+    let loss = replica.compute_gradient_beside(batch, &mut |resting, is_over| {
+        is_done = saving.go_on(resting, outer, || is_over.load(Ordering::Relaxed));
+    });
+    if is_done {
+        *saved = None;
+    }
+    loss
 }
 
 #[cfg(test)]
@@ -184,11 +194,12 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     use candle_core::Device;
-    use murmur_protocol::manifest::{OptimizerKind, TransformerModel};
+    use murmur_protocol::manifest::{DataSource, MlpModel, OptimizerKind, TransformerModel};
     use murmur_protocol::{RunManifest, Snapshot};
 
     use super::*;
     use crate::optimizer::Moments;
+    use crate::privacy::{PrivateSteps, SecretKey};
     use crate::{Corpus, TrainingError, TrainingOptions};
 
     fn engine(layers: u32, kind: OptimizerKind, moments_in_8_bits: bool) -> Result<Engine, TrainingError> {
@@ -309,6 +320,45 @@ mod tests {
         let values: Vec<f32> = engine.parameters()?;
         engine.load_state(&[Snapshot::from(values).to_payload()])?;
         assert!(!engine.is_saving() && receiver.recv().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn of_a_replica_that_another_members_replaces_nothing_more_is_saved() -> Result<(), TrainingError> {
+        let mut engine = engine(2, OptimizerKind::AdamW, false)?;
+        let replica = engine.replica()?.to_payload();
+        let (sender, receiver) = sync_channel(0);
+        engine.begin_to_save(sender);
+        let taken = std::thread::spawn(move || (receiver.recv().is_ok(), receiver));
+        while !taken.is_finished() {
+            engine.save_on(Some(Instant::now()));
+        }
+        let (has_begun, receiver) = taken.join().expect("no panic");
+        assert!(has_begun && engine.is_saving());
+        engine.load_replica(&replica)?;
+        assert!(!engine.is_saving() && receiver.recv().is_err());
+        Ok(())
+    }
+
+    /// Whoever takes the pieces is fast: all go out beside the gradients of one private step's records.
+    #[test]
+    fn pieces_go_out_beside_a_private_step() -> Result<(), TrainingError> {
+        let model = MlpModel { classes: 5, hidden: vec![2048, 2048], ..MlpModel::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
+        (manifest.data.source, manifest.data.shift_pixels) = (DataSource::Idx, 0);
+        manifest.optimizer.batch_sequences = 10;
+        let mut engine = Engine::new(&manifest, Corpus::made_up(&manifest), [1; 32], Device::Cpu)?;
+        engine.begin_private(PrivateSteps { clip: 1.0, noise: 1.0 }, SecretKey::new([9; 32])).expect("images");
+        engine.permit(1);
+        let before = engine.save()?;
+        let (sender, receiver) = sync_channel(0);
+        let taken = std::thread::spawn(move || receiver.into_iter().collect::<Vec<EngineState>>());
+        engine.begin_to_save(sender);
+        let report = engine.step(0.0)?;
+        assert!(report.loss.is_finite(), "it takes records");
+        assert!(!engine.is_saving(), "all pieces are out");
+        assert!(together(taken.join().expect("no panic")) == before, "as it was before the step");
+        assert!(engine.parameters()? != before.parameters, "the step moves it");
         Ok(())
     }
 

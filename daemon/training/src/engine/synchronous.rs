@@ -73,6 +73,7 @@ impl Engine {
         }
         let chunks = std::slice::from_ref(replica);
         let values = ChunkedValues::new(chunks, expected).ok_or(TrainingError::NotFiniteValues("a replica"))?;
+        self.stop_saving();
         let part = |start: usize, length: usize| {
             let mut part = vec![0.0; length];
             values.copy_to(start, &mut part);

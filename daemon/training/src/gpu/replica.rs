@@ -22,7 +22,7 @@ use crate::engine::options::TrainingOptions;
 use crate::model::transformer::held_layout;
 use crate::model::{Evaluation, StageSpec};
 use crate::optimizer::{CodedMoments, Moments, Optimizer, Rule};
-use crate::replica::{Replica, Transfer, parts};
+use crate::replica::{Replica, Transfer};
 
 pub(crate) use stage::GpuStage;
 
@@ -180,7 +180,7 @@ impl Replica for GpuReplica {
             return base.compute_gradient(trained, batch, self.sums.span());
         }
         let (mut loss, share) = (0.0, 1.0 / batch.predictions() as f32);
-        let (weights, mut parts) = (self.weights(), parts(batch, self.micro_batch).peekable());
+        let (weights, mut parts) = (self.weights(), batch.parts(self.micro_batch).peekable());
         while let Some(part) = parts.next() {
             let gradient = self.added_to(parts.peek().is_none());
             self.model.forward(&weights, part.tokens()?, None)?;
@@ -239,7 +239,7 @@ impl Replica for GpuReplica {
             return base.evaluate(trained, batch, self.sums.span());
         }
         let (weights, mut evaluation) = (self.weights(), Evaluation::default());
-        for part in parts(batch, self.micro_batch) {
+        for part in batch.parts(self.micro_batch) {
             self.model.evaluate(&weights, part.tokens()?, None)?;
             evaluation = evaluation.with(self.model.evaluation(part.predictions(), self.sums.span())?);
         }

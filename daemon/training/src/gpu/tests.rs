@@ -402,7 +402,7 @@ fn a_tied_table_of_cpu_and_gpu_trains_as_on_the_cpu() -> Result<()> {
             Ok(Box::new(GpuStage::new(replica)) as Box<dyn Stage>)
         });
         let mut whole = on_host(StageSpec::whole(&spec));
-        let parts = InParts { micro_batch: 1, has_lanes: false, evaluated_at_once: 1 };
+        let parts = InParts { micro_batch: 1, has_lanes: false };
         let of_whole = Optimizer::new(&optimizer, whole.layout());
         let mut pipeline = Pipeline::new(stages.collect::<Result<Vec<_>>>()?, whole.layout().clone(), of_whole, parts)?;
         for step in 0..3 {
@@ -450,7 +450,7 @@ fn train_over_stages(spec: &TransformerModel) -> Result<()> {
         let given_up = Microbatch { batch: batch(spec, 1, 9), lane: 0, is_first: true, is_last: false };
         let stream = stages[0].forward(&given_up, None)?;
         stages[0].backward(&given_up, stream, 0.1)?;
-        let parts = InParts { micro_batch: 1, has_lanes: false, evaluated_at_once: 1 };
+        let parts = InParts { micro_batch: 1, has_lanes: false };
         let of_whole = Optimizer::new(&optimizer, whole.layout());
         let mut pipeline = Pipeline::new(stages, whole.layout().clone(), of_whole, parts)?;
         for step in 0..3 {

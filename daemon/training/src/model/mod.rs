@@ -21,7 +21,8 @@ use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::{ModelLayout, RunManifest};
 
 use crate::data::Batch;
-use crate::engine::options::Precision;
+use crate::engine::options::{Precision, TrainingOptions};
+use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
 use crate::ops::cross_entropy;
 use crate::ops::loss::Expected;
@@ -95,6 +96,9 @@ pub trait Model: Send + Sync {
     fn staged(&mut self) -> Option<&mut dyn Staged> {
         None
     }
+
+    /// Gives the memory for activations back; the next gradient takes it again. Nothing that a backward waits for is lost.
+    fn release(&mut self) {}
 
     /// Whether to compute activations again in the backward instead of keeping them. Ignored by models that cannot.
     fn set_recompute(&mut self, _recompute: bool) {}
@@ -237,8 +241,23 @@ impl Evaluation {
 pub fn evaluate(spec: &ModelSpec, parameters: &[f32], batches: &[Batch]) -> Result<Evaluation> {
     let model = build(spec);
     assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
-    let add = |sum: Evaluation, batch: &Batch| Ok(sum.with(model.evaluate(parameters, batch)?));
+    let at_once = TrainingOptions::default().examples_at_once(spec, Kernels::Fused);
+    let add = |sum: Evaluation, batch| Ok(sum.with(evaluate_in_parts(&*model, parameters, batch, at_once)?));
     batches.iter().try_fold(Evaluation::default(), add)
+}
+
+/// As [`Model::evaluate`], so many examples at once at most.
+///
+/// # Errors
+/// As [`Model::evaluate`].
+pub(crate) fn evaluate_in_parts(
+    model: &(impl Model + ?Sized),
+    parameters: &[f32],
+    batch: &Batch,
+    examples_max: usize,
+) -> Result<Evaluation> {
+    let add = |sum: Evaluation, part: Batch| Ok(sum.with(model.evaluate(parameters, &part)?));
+    batch.parts(examples_max).try_fold(Evaluation::default(), add)
 }
 
 /// The tensors of flat parameters on the CPU, in the order of the layout.

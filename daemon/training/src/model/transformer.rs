@@ -43,6 +43,7 @@ use composed::Composed;
 pub(crate) use decoder::{Decoder, parts};
 pub(crate) use host::HostMemory;
 use host::HostModel;
+pub(crate) use host::predicted_at_once;
 pub use layout::transformer_layout;
 pub(crate) use layout::{held_layout, stage_layout};
 pub(crate) use network::Network;
@@ -224,6 +225,10 @@ impl Model for Transformer {
 
     fn staged(&mut self) -> Option<&mut dyn Staged> {
         Some(self)
+    }
+
+    fn release(&mut self) {
+        self.passes.release();
     }
 
     fn set_recompute(&mut self, recompute: bool) {

@@ -33,7 +33,7 @@ pub(crate) fn loss_and_gradient(logits: &mut [f32], targets: &[u32], share: f32)
     partial_sums.iter().sum()
 }
 
-/// (sum of the rows' losses, rows whose target is the likeliest).
+/// (sum of the rows' losses, rows whose target is the likeliest; of several that are, the first is, as `argmax` has it).
 ///
 /// # Panics
 /// When a target is not below the number of classes.
@@ -51,7 +51,8 @@ vectorised! {
             let (sum, maximum) = exponential_sum(row);
             let logit = row[target as usize];
             loss += f64::from(sum.ln() + (maximum - logit));
-            hits += usize::from(logit == maximum);
+            let is_likeliest = logit == maximum && !row[..target as usize].contains(&maximum);
+            hits += usize::from(is_likeliest);
         }
         (loss, hits)
     }
@@ -94,6 +95,13 @@ mod tests {
             let likeliest = logits.argmax(1).and_then(|likeliest| likeliest.to_vec1::<u32>()).expect("indices");
             assert_eq!(hits, likeliest.iter().zip(&targets).filter(|(left, right)| left == right).count());
         }
+    }
+
+    #[test]
+    fn of_several_likeliest_the_first_alone_is_a_hit() {
+        assert_eq!(loss_and_hits(&[0.0; 4], &[1, 1]).1, 0);
+        assert_eq!(loss_and_hits(&[0.0; 4], &[1, 0]).1, 1);
+        assert_eq!(loss_and_hits(&[0.0, 2.0, 2.0, 1.0, 1.0, 3.0], &[1, 2]).1, 2);
     }
 
     #[test]

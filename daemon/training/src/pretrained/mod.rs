@@ -20,6 +20,7 @@ pub use config::{CONFIG_FILE, PretrainedConfig};
 pub use convert::ExportType;
 pub use error::PretrainedError;
 pub use export::export;
+pub use reader::end_tokens;
 pub use weights::{Pretrained, PretrainedBase};
 
 #[cfg(test)]

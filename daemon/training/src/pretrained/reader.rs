@@ -15,6 +15,12 @@ use crate::regular;
 /// The largest `config.json` that is read, a thousand times what they have.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
+/// How the library writes text with the model.
+const GENERATION_FILE: &str = "generation_config.json";
+
+/// The key of the tokens that end a text.
+const END_KEY: &str = "eos_token_id";
+
 /// What the library takes where `rms_norm_eps` is not given.
 const NORM_EPSILON: f64 = 1e-6;
 
@@ -39,20 +45,35 @@ impl PretrainedConfig {
     /// # Errors
     /// When it is missing, is no JSON, is of another architecture or has a setting that is not supported.
     pub fn read(folder: &Path) -> Result<PretrainedConfig, PretrainedError> {
-        Reader::open(folder)?.config()
+        Reader::open(folder.join(CONFIG_FILE))?.config()
     }
 }
 
-/// The file.
+/// The tokens that end a text of the model in `folder`: those of `generation_config.json`, where it names none those of
+/// `config.json`. Files that are not there name none.
+///
+/// # Errors
+/// When a file cannot be read, is no JSON, or names something else than tokens.
+pub fn end_tokens(folder: &Path) -> Result<Vec<u32>, PretrainedError> {
+    for path in [GENERATION_FILE, CONFIG_FILE].map(|name| folder.join(name)) {
+        let file = if path.exists() { Reader::open(path)? } else { continue };
+        let Some(value) = file.value(END_KEY) else { continue };
+        let tokens = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        let token = |token: &Value| token.as_u64().and_then(|token| u32::try_from(token).ok());
+        let tokens = tokens.iter().map(token).collect::<Option<Vec<_>>>();
+        return tokens.ok_or_else(|| file.unsupported(END_KEY, "a token's number, or a list of them,", value));
+    }
+    Ok(Vec::new())
+}
+
+/// A file of settings.
 struct Reader {
     path: PathBuf,
     object: Map<String, Value>,
 }
 
 impl Reader {
-    /// Of a folder.
-    fn open(folder: &Path) -> Result<Reader, PretrainedError> {
-        let path = folder.join(CONFIG_FILE);
+    fn open(path: PathBuf) -> Result<Reader, PretrainedError> {
         let bytes = regular::read(&path, CONFIG_BYTES_MAX)
             .map_err(|error| PretrainedError::Io { path: path.clone(), error })?;
         let parsed = serde_json::from_slice::<Map<String, Value>>(&bytes);

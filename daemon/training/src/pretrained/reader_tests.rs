@@ -33,6 +33,23 @@ fn both_forms_of_the_library_are_read() {
 }
 
 #[test]
+fn a_text_ends_where_the_generation_says_and_else_where_the_model_does() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let found = |files: &[(&str, &str)]| {
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).expect("written");
+        }
+        end_tokens(folder.path()).map_err(|error| error.to_string())
+    };
+    assert_eq!(found(&[]), Ok(vec![]));
+    assert_eq!(found(&[(CONFIG_FILE, r#"{"eos_token_id": null}"#)]), Ok(vec![]));
+    assert_eq!(found(&[(CONFIG_FILE, LLAMA), (GENERATION_FILE, "{}")]), Ok(vec![7]));
+    assert_eq!(found(&[(GENERATION_FILE, r#"{"eos_token_id": [9, 8]}"#)]), Ok(vec![9, 8]));
+    let refused = found(&[(GENERATION_FILE, r#"{"eos_token_id": [9, -1]}"#)]).expect_err("no token");
+    assert!(refused.contains("generation_config.json: eos_token_id is [9,-1]"), "{refused}");
+}
+
+#[test]
 fn unsupported_settings_are_refused_by_name() {
     for (extra, expected) in [
         (r#""attention_bias": 1"#, "attention_bias is 1, but only true or false"),

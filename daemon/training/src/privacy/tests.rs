@@ -102,7 +102,8 @@ fn without_noise_and_clipping_the_gradient_is_that_of_the_batch_for_texts_and_ad
         let (model, parameters) = model::begin(&manifest, Some(base.into()), false).expect("a base");
         let mut replica = HostReplica::new(model, parameters, manifest.optimizer.clone(), 8);
         let mut private = PrivateTraining::new(&manifest, &corpus, OPEN, key()).expect("text");
-        let private_loss = private.compute_gradient(&mut replica, &corpus)?;
+        let private_loss =
+            private.compute_gradient(&mut replica, &corpus, &mut |replica, record| replica.compute_gradient(record))?;
         let actual = replica.gradient()?.into_owned();
         let windows: Vec<Vec<u32>> =
             (0..6).map(|number| corpus.read(17 * number..17 * number + 17).expect("there")).collect();
@@ -123,7 +124,7 @@ fn the_sum_is_divided_by_the_batch_and_not_by_how_many_were_taken() -> Result<()
     let mut private = PrivateTraining::new(&manifest, &corpus, OPEN, key()).expect("text");
     let mut sizes = Vec::new();
     for step in 0..6 {
-        private.compute_gradient(&mut replica, &corpus)?;
+        private.compute_gradient(&mut replica, &corpus, &mut |replica, record| replica.compute_gradient(record))?;
         let actual = replica.gradient()?.into_owned();
         let taken = key().sample(step, 6, 1.0 / 3.0);
         let mut expected = vec![0.0; actual.len()];

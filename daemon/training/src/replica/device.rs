@@ -7,7 +7,7 @@ use candle_core::{Device, Result, Tensor, Var};
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::OptimizerSpec;
 
-use super::{Replica, parts};
+use super::Replica;
 use crate::data::Batch;
 use crate::model::{Evaluation, Model, evaluate_composed, gradients_by_autograd};
 use crate::optimizer::muon::{self, NORM_MIN, POLYNOMIALS};
@@ -106,7 +106,7 @@ impl Replica for DeviceReplica {
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
         let mut mean: Option<Tensor> = None;
-        for part in parts(batch, self.micro_batch) {
+        for part in batch.parts(self.micro_batch) {
             let share = part.predictions() as f64 / batch.predictions() as f64;
             let (loss, gradients) = gradients_by_autograd(&*self.model, &self.variables, &part)?;
             let loss = (loss * share)?;
@@ -183,7 +183,10 @@ impl Replica for DeviceReplica {
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         let parameters: Vec<Tensor> = self.variables.iter().map(Var::as_detached_tensor).collect();
-        evaluate_composed(&*self.model, &parameters, batch)
+        let mut parts = batch.parts(self.micro_batch);
+        parts.try_fold(Evaluation::default(), |sum, part| {
+            Ok(sum.with(evaluate_composed(&*self.model, &parameters, &part)?))
+        })
     }
 
     fn wait(&self) -> Result<()> {

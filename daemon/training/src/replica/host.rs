@@ -12,10 +12,10 @@ use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::OptimizerSpec;
 use rayon::prelude::*;
 
+use super::Replica;
 use super::resting::{Resting, beside};
-use super::{Replica, parts};
 use crate::data::Batch;
-use crate::model::{Evaluation, Model, Task, Write};
+use crate::model::{Evaluation, Model, Task, Write, evaluate_in_parts};
 use crate::optimizer::{Moments, Optimizer, TASK_VALUES};
 
 pub(crate) use stage::HostStage;
@@ -138,7 +138,7 @@ fn gradient_in_parts(
     mut task: Task,
     gradient: &mut [f32],
 ) -> Result<f64> {
-    let (mut loss, mut parts) = (0.0, parts(batch, micro_batch).peekable());
+    let (mut loss, mut parts) = (0.0, batch.parts(micro_batch).peekable());
     while let Some(part) = parts.next() {
         task.is_last = parts.peek().is_none();
         loss += model.gradient(parameters, &part, &task, gradient)?;
@@ -217,7 +217,10 @@ impl Replica for HostReplica {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
-        self.model.evaluate(&self.parameters, batch)
+        // It takes memory of its own, and no more than a step does.
+        self.model.release();
+        self.second_lane.iter_mut().for_each(|lane| lane.model.release());
+        evaluate_in_parts(&*self.model, &self.parameters, batch, self.micro_batch)
     }
 
     fn optimizer(&self) -> &Optimizer {

@@ -14,7 +14,7 @@ use murmur_protocol::{ModelLayout, RunManifest};
 use rayon::prelude::*;
 
 use super::stage::{Microbatch, Stage};
-use super::{Replica, Resting, Transfer, has_two_lanes, parts};
+use super::{Replica, Resting, Transfer, has_two_lanes};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
 use crate::model::stage::Evaluated;
@@ -41,8 +41,6 @@ pub(crate) struct InParts {
     pub(crate) micro_batch: usize,
     /// Whether a replica of the whole model would compute a batch of several examples in two lanes.
     pub(crate) has_lanes: bool,
-    /// Examples evaluated at once, at most.
-    pub(crate) evaluated_at_once: usize,
 }
 
 impl InParts {
@@ -51,11 +49,7 @@ impl InParts {
         let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
         let parameters = model::trained_layout(manifest).parameters();
         let has_another = all_on_cpu && !options.recompute;
-        InParts {
-            micro_batch,
-            has_lanes: has_another && has_two_lanes(parameters, usize::MAX, micro_batch),
-            evaluated_at_once: if all_on_cpu { usize::MAX } else { micro_batch },
-        }
+        InParts { micro_batch, has_lanes: has_another && has_two_lanes(parameters, usize::MAX, micro_batch) }
     }
 
     /// Microbatches of a batch of so many examples.
@@ -79,7 +73,7 @@ impl InParts {
         let examples = batch.examples();
         let in_lane = |batch: &Batch, lane: usize, micro_batch: usize| {
             let microbatch = |(number, batch)| Microbatch { batch, lane, is_first: number == 0, is_last: false };
-            let mut all: Vec<Microbatch> = parts(batch, micro_batch).enumerate().map(microbatch).collect();
+            let mut all: Vec<Microbatch> = batch.parts(micro_batch).enumerate().map(microbatch).collect();
             all.last_mut().into_iter().for_each(|last| last.is_last = true);
             all
         };
@@ -312,7 +306,7 @@ impl Replica for Pipeline {
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         let mut evaluation = Evaluation::default();
-        for part in parts(batch, self.parts.evaluated_at_once) {
+        for part in batch.parts(self.parts.micro_batch) {
             let mut handed = None;
             for stage in &mut self.stages {
                 match stage.evaluate(&part, handed.take())? {

@@ -27,7 +27,7 @@ use crate::engine::{StageDevice, TrainingOptions};
 use crate::model::{Evaluation, StageSpec, trained_layout, transformer_of};
 use crate::optimizer::{Moments, Optimizer, norm_of};
 use crate::replica::stage::Microbatch;
-use crate::replica::{InParts, Replica, parts};
+use crate::replica::{InParts, Replica};
 
 /// How a captain trains its team.
 pub struct TeamOptions {
@@ -190,7 +190,7 @@ impl Replica for TeamReplica {
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         let whole = |(number, batch)| Piece(Microbatch { batch, lane: 0, is_first: number == 0, is_last: false });
-        let pieces: Vec<Piece> = parts(batch, self.parts.micro_batch).enumerate().map(whole).collect();
+        let pieces: Vec<Piece> = batch.parts(self.parts.micro_batch).enumerate().map(whole).collect();
         let microbatches = pieces.len() as u32;
         let owner = &mut *self.owner();
         owner.waits = None;

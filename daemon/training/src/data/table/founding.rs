@@ -53,19 +53,16 @@ pub(super) fn found(
 
 fn columns(manifest: &mut RunManifest, statistics: &TableStatistics) -> Result<(), TableError> {
     let table = &mut manifest.table;
-    (table.means, table.deviations) = (Vec::new(), Vec::new());
     let is_open = table.numbers.is_empty() && table.categories.is_empty();
     for ColumnStatistics { name, missing, values } in &statistics.columns {
         match values {
-            Values::Numbers(moments) => {
+            Values::Numbers(_) => {
                 if is_open {
                     table.numbers.push(name.clone());
                 } else if !table.numbers.contains(name) {
                     let (column, path) = (name.clone(), statistics.source.clone());
                     return Err(TableError::OtherKind { column, path });
                 }
-                table.means.push(rounded(moments.mean));
-                table.deviations.push(rounded(moments.deviation()));
                 if *missing > 0.0 && table.missing == MissingNumbers::Indicator && !table.indicators.contains(name) {
                     table.indicators.push(name.clone());
                 }
@@ -78,17 +75,27 @@ fn columns(manifest: &mut RunManifest, statistics: &TableStatistics) -> Result<(
                     None => table.categories.push([vec![name.clone()], found()].concat()),
                 }
             }
-            // A column without values says nothing; one that the run file names is an input all the same.
-            Values::None if table.numbers.contains(name) => {
-                table.means.push(0.0);
-                table.deviations.push(1.0);
-            }
             Values::None | Values::Classes(_) => {}
         }
     }
+    // Statistics may have another order than the run file.
+    let numbers = table.numbers.iter().map(|name| mean_and_deviation(name, statistics));
+    (table.means, table.deviations) = numbers.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
     // Named without values, and nobody has any.
     table.categories.retain(|column| column.len() > 1);
     Ok(())
+}
+
+/// Of the column of this name.
+fn mean_and_deviation(name: &str, statistics: &TableStatistics) -> Result<(f64, f64), TableError> {
+    let (column, path) = (name.to_owned(), statistics.source.clone());
+    match statistics.columns.iter().find(|column| column.name == name).map(|column| &column.values) {
+        Some(Values::Numbers(moments)) => Ok((rounded(moments.mean), rounded(moments.deviation()))),
+        // A column without values says nothing; one that the run file names is an input all the same.
+        Some(Values::None) => Ok((0.0, 1.0)),
+        Some(_) => Err(TableError::OtherKind { column, path }),
+        None => Err(TableError::NotInStatistics { path, column }),
+    }
 }
 
 /// Gives the number of classes, 1 for a number.

@@ -316,6 +316,32 @@ fn statistics_with_noise_are_near_where_rows_are_many_and_need_what_the_data_mus
     assert_ne!(exact.to_text(), statistics.to_text());
 }
 
+#[test]
+fn statistics_of_a_run_file_with_another_order_stay_with_their_columns() {
+    let folder = Folder::new();
+    let mut manifest = manifest();
+    let row =
+        |row: u32| format!("{},{},{}\n", row % 80, 1000 + row % 40, if row.is_multiple_of(4) { "yes" } else { "no" });
+    let rows: String = (0..4000).map(row).collect();
+    let file = folder.write("patients.csv", &format!("age,weight,ill\n{rows}"));
+    manifest.table.numbers = vec!["age".to_owned(), "weight".to_owned()];
+    manifest.table.ranges = vec![("age".to_owned(), 0.0, 120.0), ("weight".to_owned(), 0.0, 2000.0)];
+    manifest.data.class_names = vec!["no".to_owned(), "yes".to_owned()];
+    let mut members = manifest.clone();
+    members.table.numbers.reverse();
+    let (budget, key) = (Budget { epsilon: 10.0, delta: 1e-5 }, SecretKey::new([1; 32]));
+    let gathered = TableStatistics::gather_privately(&members, &[file], budget, &key);
+    let told = folder.write("told.json", &gathered.expect("statistics").0.to_text());
+    let place = DataPlace { statistics: vec![told], private: true, ..place(&[]) };
+    let founded = place.complete(manifest.clone()).expect("a run").table;
+    assert_eq!(founded.numbers, manifest.table.numbers);
+    let near = [(founded.means[0], 39.5), (founded.means[1], 1019.5), (founded.deviations[0], 23.1)];
+    assert!(near.iter().all(|(found, expected)| (found - expected).abs() < 5.0), "{near:?}");
+    manifest.table.numbers.push("height".to_owned());
+    let error = place.complete(manifest).expect_err("nobody has told of it").to_string();
+    assert!(error.contains("has no statistics of column \"height\""), "{error}");
+}
+
 /// `risk` grows from the middle of both numbers, and `ill` follows from it: its border is no line.
 fn write_borders(folder: &Folder, name: &str, rows: std::ops::Range<u32>) -> PathBuf {
     let row = |number: u32| {

@@ -12,7 +12,6 @@ use crate::gpu::transformer::GpuTurns;
 use crate::gpu::weights::{Gradient, Weights};
 use crate::gpu::{Accelerator, Kind, Span};
 use crate::model::Evaluation;
-use crate::replica::parts;
 
 /// Where weights of stages come from, and gradients go to.
 pub(super) trait Weighted {
@@ -63,7 +62,7 @@ impl Passing {
 
     /// The mean loss of a batch; the gradient is left to `weights`. `sums` is for a sum on its way to the host.
     pub(super) fn compute_gradient(&mut self, weights: &mut impl Weighted, batch: &Batch, sums: Span) -> Result<f64> {
-        let microbatches: Vec<Batch> = parts(batch, self.micro_batch).collect();
+        let microbatches: Vec<Batch> = batch.parts(self.micro_batch).collect();
         let batches = microbatches.iter().map(Batch::tokens).collect::<Result<Vec<_>>>()?;
         let share = 1.0 / batch.predictions() as f32;
         // Of each stage but the embedding, the streams that it reads.
@@ -84,7 +83,7 @@ impl Passing {
     }
 
     pub(super) fn evaluate(&mut self, weights: &mut impl Weighted, batch: &Batch, sums: Span) -> Result<Evaluation> {
-        let microbatches: Vec<Batch> = parts(batch, self.micro_batch).collect();
+        let microbatches: Vec<Batch> = batch.parts(self.micro_batch).collect();
         let batches = microbatches.iter().map(Batch::tokens).collect::<Result<Vec<_>>>()?;
         let mut streams = self.through(weights, 0, &batches, None)?;
         for stage in 1..self.head {

@@ -79,7 +79,7 @@ pub(crate) struct HostHeads {
 }
 
 /// Rows that are predicted at a time.
-pub(super) fn predicted_at_once(vocabulary: usize, rows: usize) -> usize {
+pub(crate) fn predicted_at_once(vocabulary: usize, rows: usize) -> usize {
     (LOGITS_MAX / vocabulary).max(ROWS_MIN).min(rows)
 }
 

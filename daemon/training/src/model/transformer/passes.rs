@@ -35,6 +35,12 @@ impl<S: Storage> Passes<S> {
         self.waiting.clear();
     }
 
+    /// Gives back what no backward waits for.
+    pub(crate) fn release(&mut self) {
+        self.work = None;
+        self.free.clear();
+    }
+
     /// Makes room for a microbatch.
     fn prepare<O: Operations<Memory = S>>(&mut self, network: &Network, device: &O) -> Result<()> {
         if !self.work.as_ref().is_some_and(|work| work.fits(device)) {

@@ -120,6 +120,7 @@ impl Stage for HostStage {
 
     /// On the threads of who calls: nothing else is computed meanwhile.
     fn evaluate(&mut self, batch: &Batch, input: Option<Vec<f32>>) -> Result<Evaluated> {
+        self.replica.model.release();
         let (model, parameters) = self.parts();
         model.evaluate_stage(parameters, batch.tokens()?, input)
     }

@@ -76,8 +76,7 @@ fn stages(way: Way, cuts: &[u32], threads: usize) -> Vec<Box<dyn Stage>> {
 
 fn pipeline(way: Way, stages: Vec<Box<dyn Stage>>) -> Pipeline {
     let (model, _) = begun(StageSpec::whole(&spec(way.is_tied)), way);
-    let parts =
-        InParts { micro_batch: way.micro_batch, has_lanes: model.another().is_some(), evaluated_at_once: usize::MAX };
+    let parts = InParts { micro_batch: way.micro_batch, has_lanes: model.another().is_some() };
     let optimizer = Optimizer::new(&optimizer(way.kind), model.layout()).with_moments(way.moments_in_8_bits);
     Pipeline::new(stages, model.layout().clone(), optimizer, parts).expect("a copy of the table")
 }
@@ -233,7 +232,19 @@ impl Stage for Failing {
     }
 
     fn evaluate(&mut self, batch: &Batch, input: Option<Vec<f32>>) -> Result<Evaluated> {
+        self.call()?;
         self.stage.evaluate(batch, input)
+    }
+}
+
+#[test]
+fn an_evaluation_has_as_many_parts_as_a_step() {
+    let way = Way { recompute: true, ..way(OptimizerKind::AdamW, 2) };
+    for (calls, suffice) in [(2, false), (3, true)] {
+        let mut stages = stages(way, &[3], 1);
+        let stage = stages.remove(0);
+        stages.insert(0, Box::new(Failing { stage, calls_left: AtomicUsize::new(calls) }));
+        assert_eq!(pipeline(way, stages).evaluate(&batch(5, 0)).is_ok(), suffice, "{calls}");
     }
 }
 
