@@ -16,7 +16,7 @@ use murmur_protocol::message::KnownPeer;
 use murmur_protocol::{Event, PeerId, RunId};
 use tokio::time::Instant;
 
-use crate::address::{is_loopback, is_loopback_only, split_peer, to_core_address, to_core_peer};
+use crate::address::{is_loopback, split_peer, to_core_address, to_core_peer};
 use crate::bounds::{FEW_PEERS, FIRST_LOOKUP_DELAY, LOOKUP_PERIOD, STRANGERS_KEPT, STRANGERS_MAX};
 use crate::reachability::is_global;
 use crate::scope::Scope;
@@ -121,9 +121,10 @@ pub(crate) fn places_of(
     providers.into_iter().map(|peer| (peer, places_of(peer))).collect()
 }
 
-/// Without loopback addresses of others, unless this node itself is only there.
+/// Without loopback addresses of others, unless this node itself is only there. Where it listens nowhere it may be: then it counts how
+/// far off they are who have told, as it does anyway.
 pub(crate) fn meaningful(mut addresses: Vec<Multiaddr>, own: &[Multiaddr]) -> Vec<Multiaddr> {
-    if !is_loopback_only(own) {
+    if !own.iter().all(is_loopback) {
         addresses.retain(|address| !is_loopback(address));
     }
     addresses
