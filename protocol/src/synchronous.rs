@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::bounds::{bulk_time_max, replica_bytes_max};
 use crate::bulk::{Payload, Snapshot};
 use crate::collective::{
     Beginning, Collective, Counts, EPOCH_NUMBER_MAX, Epoch, MEMBERS_MAX, Members, Order, SliceName, Split, Timeouts,
@@ -128,6 +129,8 @@ impl Synchronous {
         let epoch = Epoch { number: epoch, leader: me };
         let operations = progress.map(|progress| (progress.max(0.0) / f64::from(spec.every_steps)) as u64);
         let timeouts = Timeouts {
+            contribution: bulk_time_max(spec.codec().bytes(parameters) as u64),
+            state: bulk_time_max(replica_bytes_max(parameters)),
             listening: Some(LISTENING),
             split: Split::EachGoesOn,
             members_min: spec.members_min as usize,

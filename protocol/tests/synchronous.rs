@@ -3,6 +3,7 @@
 //! sabotage that breaks it.
 
 mod ending;
+mod lines;
 mod rounding;
 
 use std::cmp::Reverse;
@@ -20,9 +21,9 @@ use murmur_protocol::*;
 const PARAMETERS: usize = 37;
 
 /// Contributions are integers, so that a sum shows what is in it: the first value has a bit for each member.
-fn contribution(node: usize, operation: u64) -> Vec<f32> {
+fn contribution(node: usize, operation: u64, parameters: usize) -> Vec<f32> {
     let value = |place: usize| ((node + 1) * (place + 3)) as f32 + (operation % 64) as f32;
-    std::iter::once((1 << node) as f32).chain((1..PARAMETERS).map(value)).collect()
+    std::iter::once((1 << node) as f32).chain((1..parameters).map(value)).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,11 +56,14 @@ struct Member {
     /// It has left in order.
     has_left: bool,
     paused_until: Time,
+    /// Replicas that its trainer is to find unfit, from now on.
+    refusals: u32,
 }
 
 struct World {
     now: Time,
     topology: Topology,
+    parameters: usize,
     members: Vec<Member>,
     ahead: BinaryHeap<Reverse<(Time, u64)>>,
     happenings: BTreeMap<u64, (usize, Happening)>,
@@ -73,6 +77,10 @@ struct World {
     ends_at: f64,
     /// No transfer reaches this one.
     deaf: Option<usize>,
+    /// Pairs of members between whom no transfer is possible, as where only a relay leads from one to the other.
+    apart: Vec<(usize, usize)>,
+    /// What a replica needs for its way beside a moment, in milliseconds.
+    replica_delay: u64,
     sabotage: Sabotage,
     /// Digests of replicas by progress and contributors of the last sum, and when the first of them took it up.
     replicas: BTreeMap<(u64, u64), (Time, u64)>,
@@ -105,6 +113,7 @@ impl World {
         World {
             now: Time::ZERO,
             topology,
+            parameters: PARAMETERS,
             members: Vec::new(),
             ahead: BinaryHeap::new(),
             happenings: BTreeMap::new(),
@@ -115,6 +124,8 @@ impl World {
             slice_bits: 32,
             ends_at: f64::INFINITY,
             deaf: None,
+            apart: Vec::new(),
+            replica_delay: 0,
             sabotage,
             replicas: BTreeMap::new(),
             broken: Vec::new(),
@@ -129,25 +140,33 @@ impl World {
         manifest.synchronous.slice_bits = self.slice_bits;
         let first_number = 1000 + self.now.since_start().as_micros() as u64;
         let config = Config { start, first_number, ..Config::founder(&manifest) };
-        let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
+        let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![self.parameters])]));
         let node = Node::new(config, id(number), layout, number as u64, self.now);
         let report = TrainingReport { tokens_per_second: 1000.0, ..TrainingReport::default() };
         self.members.push(Member {
             node,
-            replica: vec![number as f32; PARAMETERS],
+            replica: vec![number as f32; self.parameters],
             report,
             orders: 0,
             told_digest: None,
             is_dead: false,
             has_left: false,
             paused_until: Time::ZERO,
+            refusals: 0,
         });
         for other in (0..number).filter(|other| !self.members[*other].is_dead).collect::<Vec<_>>() {
-            self.later(number, 5, Happening::Told(Event::PeerConnected { peer: id(other), addresses: vec![] }));
-            self.later(other, 5, Happening::Told(Event::PeerConnected { peer: id(number), addresses: vec![] }));
+            self.connect(number, other);
         }
         self.drain(number);
         self.later(number, 0, Happening::Look);
+    }
+
+    fn connect(&mut self, one: usize, other: usize) {
+        let is_direct = !self.are_apart(one, other);
+        for (node, peer) in [(one, id(other)), (other, id(one))] {
+            self.later(node, 5, Happening::Told(Event::PeerConnected { peer, addresses: vec![] }));
+            self.later(node, 6, Happening::Told(Event::PathChanged { peer, is_direct }));
+        }
     }
 
     fn kill(&mut self, victim: usize) {
@@ -187,7 +206,7 @@ impl World {
                 let member = &mut self.members[node];
                 let operation = member.report.progress as u64;
                 let digest = member.told_digest.take().unwrap_or_else(|| state_digest(&member.replica));
-                let contribution = Snapshot::from(contribution(node, operation));
+                let contribution = Snapshot::from(contribution(node, operation, self.parameters));
                 Event::Contributed { request, contribution, digest, report: member.report }
             }
             Happening::Contributed(..) => return,
@@ -237,7 +256,9 @@ impl World {
                 self.later(node_of(to), delay, Happening::Told(Event::MessageReceived { peer, message }));
             }
             NetworkOrder::StartTransfer { transfer, peer: to, header, payload } => {
-                let is_deaf = self.deaf == Some(node_of(to));
+                let is_deaf = self.deaf == Some(node_of(to)) || self.are_apart(node, node_of(to));
+                let is_replica = matches!(header, TransferHeader::Replica { .. });
+                let delay = delay + if is_replica { self.replica_delay } else { 0 };
                 if self.dice.random::<f64>() < self.lost || self.members[node_of(to)].is_dead || is_deaf {
                     let reason = "lost".to_owned();
                     self.later(node, delay, Happening::Told(Event::TransferFailed { transfer, reason }));
@@ -249,6 +270,10 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    fn are_apart(&self, one: usize, other: usize) -> bool {
+        self.apart.contains(&(one, other)) || self.apart.contains(&(other, one))
     }
 
     fn train(&mut self, node: usize, order: TrainerOrder) {
@@ -273,8 +298,13 @@ impl World {
                 self.judge(node, sum.values(), members, progress as u64);
                 self.look_whether_over(node);
             }
+            TrainerOrder::LoadReplica { request, .. } if member.refusals > 0 => {
+                member.refusals -= 1;
+                let (accepted, report) = (false, member.report);
+                self.later(node, 1, Happening::Told(Event::StateLoaded { request, accepted, report }));
+            }
             TrainerOrder::LoadReplica { request, replica, progress } => {
-                let loaded = Snapshot::from_payload(&replica, PARAMETERS).expect("a replica of this run");
+                let loaded = Snapshot::from_payload(&replica, self.parameters).expect("a replica of this run");
                 if sabotage == Sabotage::KeepsItsReplica {
                     member.told_digest = Some(state_digest(loaded.values()));
                 } else {
@@ -308,8 +338,8 @@ impl World {
         let is_exact = self.slice_bits == 32;
         // Where slices are rounded, the sum does not show who is in it.
         let who = if is_exact { sum[0] as u64 } else { u64::from(members) };
-        let all = (0..64).filter(|other| who >> other & 1 == 1).map(|other| contribution(other, progress - 1));
-        let expected = all.fold(vec![0.0; PARAMETERS], |sum: Vec<f32>, one| {
+        let all = (0..64).filter(|other| who >> other & 1 == 1).map(|other| contribution(other, progress - 1, self.parameters));
+        let expected = all.fold(vec![0.0; self.parameters], |sum: Vec<f32>, one| {
             sum.iter().zip(one).map(|(sum, one)| sum + one).collect()
         });
         if is_exact && (who.count_ones() != members || sum != expected) {

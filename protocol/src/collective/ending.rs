@@ -36,7 +36,7 @@ impl Collective {
 
     /// The longest that a member which has ended stays for others, a copy of its state included.
     pub fn farewell_max(&self) -> Duration {
-        self.farewell() + self.limit().max(self.timeouts.initial)
+        self.farewell() + self.limit_with_copies(1)
     }
 
     /// From the end until everybody who has missed something has said so.

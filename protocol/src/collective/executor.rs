@@ -16,7 +16,7 @@ const EARLY_MAX: usize = 4 * super::MEMBERS_MAX * super::MEMBERS_MAX;
 /// A deadline that is missed costs everybody the operation, so it is learned from times that are taken so often. A guess.
 pub(crate) const SLACK: u32 = 2;
 
-/// Waits in vain double the deadline so often at most.
+/// The longest wait is the first one doubled so often, and what bytes take.
 const DOUBLINGS_MAX: u32 = 2;
 
 /// What a member is doing.
@@ -85,8 +85,8 @@ pub struct Collective {
     pub(super) timeouts: Timeouts,
     /// Since when the owner has had nothing to compute.
     pub(super) idle_since: Option<Time>,
-    /// Somebody copies the state first, in this epoch's first operation.
-    is_somebody_copying: bool,
+    /// How many copy the state first, in this epoch's first operation; one member sends it to all of them.
+    copies: u32,
     pub(super) timeout: TimeoutEstimator,
     pub(super) counts: Counts,
     orders: VecDeque<Order>,
@@ -134,11 +134,12 @@ impl Collective {
             announced: None,
             timeouts,
             idle_since: None,
-            is_somebody_copying: false,
-            timeout: TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX),
+            copies: 0,
+            timeout: TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX).doubling_to_the_ceiling(),
             counts: Counts::default(),
             orders: VecDeque::new(),
         };
+        collective.set_schedule(collective.members.len().max(1));
         match beginning {
             Beginning::Together(_) => collective.ask_for_contribution(Time::ZERO),
             Beginning::Seeking { until, .. } => {
@@ -308,10 +309,19 @@ impl Collective {
         }
     }
 
-    /// How long to wait now. A copy of a state takes longer than what was learned of operations.
+    /// How long to wait now.
     pub(super) fn limit(&self) -> Duration {
-        let learned = self.timeout.limit();
-        if self.is_somebody_copying { learned.max(self.timeouts.initial) } else { learned }
+        if self.copies == 0 { self.timeout.limit() } else { self.limit_with_copies(self.copies) }
+    }
+
+    /// How long to wait where so many copy the state first: what was learned of operations says nothing of that.
+    pub(super) fn limit_with_copies(&self, copies: u32) -> Duration {
+        self.timeout.limit().max(self.timeout.initial()) + self.timeouts.state.saturating_mul(copies)
+    }
+
+    fn set_schedule(&mut self, members: usize) {
+        self.schedule = self.shape.schedule(members);
+        self.timeout.allow(self.timeouts.contribution.mul_f64(self.schedule.longest_way()));
     }
 
     pub(super) fn order(&mut self, order: Order) {
@@ -331,14 +341,14 @@ impl Collective {
             self.counts.stood_still += now.saturating_since(since);
             self.counts.dropped += 1;
         }
-        self.schedule = self.shape.schedule(members.len());
+        self.set_schedule(members.len());
         self.outside.retain(|peer, _| !members.contains(*peer));
         self.arrived.retain(|name| name.epoch >= epoch);
         self.early_states.retain(|of, _| *of >= epoch);
         self.absorbed.clear();
         (self.epoch, self.deferred, self.seeks) = (epoch, None, false);
         self.announced = self.announced.take().filter(|_| epoch.leader == self.me);
-        self.is_somebody_copying = members != current;
+        self.copies = members.without(&current).len() as u32;
         let is_current = self.has_state && self.version == version && current.contains(self.me);
         if is_current && current.lowest() == Some(self.me) {
             for to in members.without(&current).iter() {
@@ -457,7 +467,7 @@ impl Collective {
         self.order(Order::Finish { operation, version: self.version, members: self.members.clone() });
         self.digest = 0;
         self.counts.finished += 1;
-        self.is_somebody_copying = false;
+        self.copies = 0;
         self.has_contribution = false;
         self.absorbed.clear();
         self.phase = Phase::Contributing;
