@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::ending::ended_ahead;
 use super::executor::Phase;
-use super::stall::Stall;
+use super::stall::{Outside, Stall};
 use super::timeouts::Split;
 use super::{Announced, Collective, Epoch, Members, Order, Stalled, Version, Word};
 use crate::Time;
@@ -68,7 +68,7 @@ impl Collective {
         // Where it had ended, it has begun anew.
         self.ended.remove(&from);
         if self.is_over {
-            return self.invite_who_is_behind(now, from, said.version, said.epoch.number);
+            return self.invite_who_is_behind(now, from, said);
         }
         if !self.everybody.contains(from) || from == self.me {
             self.counts.ignored += 1;
@@ -92,7 +92,7 @@ impl Collective {
             stall.hear(now, from, said);
             self.decide_early(now);
         } else if !self.members.contains(from) || said.members.is_empty() {
-            self.outside.insert(from, (now, said.epoch.number));
+            self.outside.insert(from, Outside { heard: now, epoch: said.epoch.number, reaches: said.reaches });
             if self.timeouts.split == Split::EachGoesOn {
                 self.say_running(from);
             }
@@ -214,16 +214,30 @@ impl Collective {
             return;
         }
         let believed = self.believed();
-        self.outside.retain(|_, (heard, _)| now.saturating_since(*heard) <= believed);
-        let latest = self.outside.values().map(|(_, number)| *number).max().unwrap_or(0).max(self.epoch.number);
+        self.outside.retain(|_, one| now.saturating_since(one.heard) <= believed);
+        let latest = self.outside.values().map(|one| one.epoch).max().unwrap_or(0).max(self.epoch.number);
         let Some(epoch) = Epoch::after(latest, self.me) else { return };
-        let back: Members = self.outside.keys().copied().collect();
+        let outside: Members = self.outside.keys().copied().collect();
+        let stay = if self.is_over { [self.me].into_iter().collect() } else { self.members.without(&outside) };
+        let back = self.taken_in(&stay);
         self.outside.clear();
         if !back.is_empty() {
-            let stay = if self.is_over { [self.me].into_iter().collect() } else { self.members.without(&back) };
             let (members, current) = (stay.union(&back), stay);
             self.announce(now, Announced { epoch, members, version: self.version, current });
         }
+    }
+
+    /// Those outside who reach all that `stay` and each other. A group with another one would come to no sum.
+    fn taken_in(&self, stay: &Members) -> Members {
+        let mut back = Members::default();
+        for (peer, one) in &self.outside {
+            let is_mutual = |other: PeerId| one.reaches.contains(other) && self.outside[&other].reaches.contains(*peer);
+            let reaches_all = stay.iter().all(|member| one.reaches.contains(member)) && back.iter().all(is_mutual);
+            if reaches_all || self.timeouts.split == Split::Quorum {
+                back.insert(*peer);
+            }
+        }
+        back
     }
 
     fn announce(&mut self, now: Time, announced: Announced) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::stall::Stall;
+use super::stall::{Outside, Stall};
 use super::timeouts::{Beginning, Timeouts};
 use super::{Announced, Counts, Epoch, Members, Order, Schedule, Shape, SliceName, Version, Word};
 use crate::Time;
@@ -78,8 +78,8 @@ pub struct Collective {
     pub(super) deferred: Option<Announced>,
     /// States that came before their announcement.
     early_states: BTreeMap<Epoch, Version>,
-    /// Members outside of the epoch that have said so: when, and the number of their epoch.
-    pub(super) outside: BTreeMap<PeerId, (Time, u64)>,
+    /// Members outside of the epoch that have said so.
+    pub(super) outside: BTreeMap<PeerId, Outside>,
     /// What this member has announced for the present epoch, to be said again to who has missed it.
     pub(super) announced: Option<Word>,
     pub(super) timeouts: Timeouts,

@@ -1,8 +1,8 @@
-//! A member that stands still until there is agreement on who goes on.
+//! Members that stand still until there is agreement on who goes on.
 
 use std::collections::BTreeMap;
 
-use super::Stalled;
+use super::{Members, Stalled};
 use crate::Time;
 use crate::peer::PeerId;
 
@@ -33,4 +33,14 @@ impl Stall {
     pub(super) fn forget_running(&mut self, of: PeerId) {
         self.running = self.running.filter(|(_, peer)| *peer != of);
     }
+}
+
+/// What a member outside of the epoch has said.
+#[derive(Clone, Debug)]
+pub(super) struct Outside {
+    pub(super) heard: Time,
+    /// The number of its epoch.
+    pub(super) epoch: u64,
+    /// Whom it reaches directly.
+    pub(super) reaches: Members,
 }
