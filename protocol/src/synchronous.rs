@@ -10,6 +10,7 @@
 //! Orders are carried out in turn: what follows a reduction waits for it. The training thread stands still from its
 //! contribution until the sum is there; for how long is counted.
 
+mod losing;
 mod orders;
 mod sending;
 
@@ -279,7 +280,7 @@ impl Synchronous {
                 // What was wrong with a peer's bytes was looked at before.
                 match result {
                     Ok(Reduced { accumulator, written }) => self.on_reduced(accumulator, written),
-                    Err(_) => self.lose_state(now),
+                    Err(_) => self.lose_sum(now),
                 }
                 Replied::Taken
             }
@@ -288,22 +289,29 @@ impl Synchronous {
                 self.sending.proceed(now, out);
                 Replied::Taken
             }
-            (Purpose::ReplicaLoad(from), Reply::Loaded(true, _)) => Replied::Copied(from),
+            (Purpose::ReplicaLoad(from), Reply::Loaded(true, _)) => {
+                self.collective.taken_up();
+                Replied::Copied(from)
+            }
             (Purpose::ReplicaLoad(from), Reply::Loaded(false, _)) => {
-                self.lose_state(now);
+                self.lose_replica(now);
                 Replied::Unfit(from, Misbehaviour::OutOfRange("replica".into()))
             }
             (Purpose::Reduction, Reply::Failed) => {
                 self.is_reducing = false;
-                self.lose_state(now);
+                self.lose_sum(now);
                 Replied::Taken
             }
             (Purpose::ReplicaCopy, Reply::Failed) => {
                 self.giving.clear();
                 Replied::Taken
             }
-            (Purpose::Contribution(_) | Purpose::ReplicaLoad(_), Reply::Failed) => {
-                self.lose_state(now);
+            (Purpose::ReplicaLoad(_), Reply::Failed) => {
+                self.lose_replica(now);
+                Replied::Taken
+            }
+            (Purpose::Contribution(_), Reply::Failed) => {
+                self.collective.state_lost(now);
                 Replied::Taken
             }
             _ => Replied::Stale,
@@ -315,19 +323,6 @@ impl Synchronous {
     /// This node's training is over: who is behind, or seeks the model, gets it.
     pub(crate) fn end(&mut self, now: Time, out: &mut Outbox) {
         self.collective.end(now);
-        self.drain(now, out);
-    }
-
-    /// The owner wants the network left alone: training stands still meanwhile.
-    pub(crate) fn begin_rest(&mut self) {
-        self.is_resting = true;
-        self.work.clear();
-        self.collective.pause();
-    }
-
-    pub(crate) fn end_rest(&mut self, now: Time, out: &mut Outbox) {
-        self.is_resting = false;
-        self.collective.state_lost(now);
         self.drain(now, out);
     }
 
@@ -379,11 +374,6 @@ impl Synchronous {
         *mean += NEWEST * (seconds - *mean);
     }
 
-    /// What this node had of the operation under way is gone, or the replica is.
-    fn lose_state(&mut self, now: Time) {
-        self.collective.state_lost(now);
-    }
-
     /// Takes the collective's orders, and carries out those whose turn it is.
     fn drain(&mut self, now: Time, out: &mut Outbox) {
         loop {
@@ -401,9 +391,7 @@ impl Synchronous {
             match order {
                 Order::Say { to, word } => out.send(to, Message::Synchronous(word)),
                 Order::Begin { .. } => {
-                    // What was under way is void; a sum that is complete is not.
-                    let whole = self.work.iter().rposition(|order| !is_of_schedule(order)).map_or(0, |last| last + 1);
-                    self.work.truncate(whole);
+                    self.drop_schedule();
                     self.forget_old();
                     self.work.push_back(order);
                 }
@@ -435,9 +423,4 @@ impl Synchronous {
         out.notice(Notice::MembersChanged { members: members.len() as u32, joined, left });
         self.told = members.clone();
     }
-}
-
-/// Whether an order belongs to one operation under way, and is void with it.
-fn is_of_schedule(order: &Order) -> bool {
-    matches!(order, Order::Begin { .. } | Order::Send { .. } | Order::Absorb { .. })
 }

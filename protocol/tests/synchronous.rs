@@ -4,14 +4,17 @@
 
 mod ending;
 mod lines;
+mod losing;
 mod resting;
 mod rounding;
+mod sabotage;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use murmur_protocol::collective::Action;
 use murmur_protocol::manifest::Topology;
 use murmur_protocol::numerics::{ReduceJob, ReduceStep, reduce, state_digest};
 use murmur_protocol::random::{Generator, RngExt, stream};
@@ -59,6 +62,16 @@ struct Member {
     paused_until: Time,
     /// Replicas that its trainer is to find unfit, from now on.
     refusals: u32,
+    /// What happens, once, while the worker puts the last slices of an operation in place.
+    trouble: Option<Trouble>,
+}
+
+#[derive(Clone, Copy)]
+enum Trouble {
+    /// The worker has no place for them.
+    WorkerFails,
+    /// The owner wants the network left alone.
+    RestBegins,
 }
 
 struct World {
@@ -154,6 +167,7 @@ impl World {
             has_left: false,
             paused_until: Time::ZERO,
             refusals: 0,
+            trouble: None,
         });
         for other in (0..number).filter(|other| !self.members[*other].is_dead).collect::<Vec<_>>() {
             self.connect(number, other);
@@ -231,6 +245,15 @@ impl World {
                 Effect::Network(order) => self.carry(node, order),
                 Effect::Trainer(order) => self.train(node, order),
                 Effect::Worker(WorkerOrder::Reduce { request, job }) => {
+                    let is_last = matches!(job.step, ReduceStep::Absorb { action: Action::Replace, .. });
+                    match self.members[node].trouble.take_if(|_| is_last) {
+                        Some(Trouble::WorkerFails) => {
+                            self.later(node, 1, Happening::Told(Event::RequestFailed { request }));
+                            continue;
+                        }
+                        Some(Trouble::RestBegins) => self.later(node, 0, Happening::Told(Event::RestBegan)),
+                        None => {}
+                    }
                     let is_odd = self.sabotage == Sabotage::AddsTwice && node == 1;
                     let again = is_odd.then(|| job.clone());
                     let mut result = reduce(job);
@@ -464,37 +487,4 @@ fn the_others_go_on_without_one_whose_training_is_over() {
         assert_eq!(world.broken, [] as [String; 0]);
         world.kill(victim);
     }
-}
-
-#[test]
-fn sabotage_is_found() {
-    let broken = |sabotage, words: &str| {
-        let mut world = World::new(Topology::Ring, 3, 3, sabotage);
-        world.run(Duration::from_secs(12));
-        let found = world.broken.iter().any(|what| what.contains(words));
-        assert!(found, "{words}: {:?}", world.broken);
-    };
-    broken(Sabotage::AddsTwice, "the sum");
-    broken(Sabotage::TakesUpTwice, "another replica");
-    broken(Sabotage::KeepsItsReplica, "another replica");
-    let mut world = World::new(Topology::Ring, 3, 3, Sabotage::NeverLooksAtTheClock);
-    world.run(Duration::from_secs(8));
-    world.members[2].paused_until = Time::MAX;
-    let before = world.status(0).finished;
-    world.run(Duration::from_secs(60));
-    assert!(world.status(0).finished <= before + 1, "without a deadline nobody goes on");
-}
-
-/// The core with the same seed does the same, event for event.
-#[test]
-fn a_world_with_the_same_seed_ends_with_the_same_bits() {
-    let end = || {
-        let mut world = World::new(Topology::HalvingDoubling, 5, 8, Sabotage::None);
-        world.lost = 0.1;
-        world.run(Duration::from_secs(6));
-        world.kill(2);
-        world.run(Duration::from_secs(20));
-        (world.replicas, (0..5).map(|node| world.members[node].replica.clone()).collect::<Vec<_>>())
-    };
-    assert_eq!(end(), end());
 }

@@ -54,6 +54,10 @@ pub struct Collective {
     pub(super) version: Version,
     /// Whether there is a state; a member that has just come has none.
     pub(super) has_state: bool,
+    /// The owner has not yet said that the state of `version` is there: it was ordered to finish an operation, or to take a copy.
+    pub(super) is_untaken: bool,
+    /// Until it has, the state that it had before, where it had one.
+    pub(super) version_before: Option<Version>,
     /// Digest of the state; 0 until the owner has told it.
     pub(super) digest: u64,
     /// It waits to be taken in by a group, and would take its state.
@@ -117,6 +121,8 @@ impl Collective {
             shape,
             version: Version { operations: operations.unwrap_or(0), epoch },
             has_state: operations.is_some(),
+            is_untaken: false,
+            version_before: None,
             digest: 0,
             seeks: false,
             is_over: false,
@@ -167,25 +173,6 @@ impl Collective {
     /// Somebody is out of reach. An operation with it is dropped at once.
     pub fn peer_lost(&mut self, now: Time, peer: PeerId) {
         self.forget(now, peer);
-    }
-
-    /// The owner has lost the state, or what it had of the operation under way: it is to be copied from another member.
-    pub fn state_lost(&mut self, now: Time) {
-        if !self.is_over {
-            (self.has_contribution, self.is_contributing) = (false, false);
-            self.give_way(now);
-        }
-    }
-
-    /// The owner takes no part for now, and says nothing; [`state_lost`](Self::state_lost) is the way back. Once its work is over
-    /// nothing changes: it takes part in nothing, and others may need its state.
-    pub fn pause(&mut self) {
-        if self.is_over {
-            return;
-        }
-        (self.members, self.seeks, self.deferred) = (Members::default(), true, None);
-        (self.has_contribution, self.is_contributing, self.idle_since) = (false, false, None);
-        self.phase = Phase::Stalled(Stall::begin(Time::MAX, Time::MAX));
     }
 
     /// The next order, where there is one.
@@ -375,7 +362,7 @@ impl Collective {
 
     fn take_up(&mut self, now: Time, version: Version) {
         self.order(Order::TakeState { version, epoch: self.epoch });
-        (self.version, self.has_state, self.digest) = (version, true, 0);
+        self.set_version(version);
         (self.has_contribution, self.is_contributing) = (false, false);
         self.counts.copied += 1;
         self.phase = Phase::Contributing;
@@ -463,9 +450,8 @@ impl Collective {
             self.timeout.record(SLACK * now.saturating_since(reduction.begun));
         }
         let operation = self.version.operations;
-        self.version = Version { operations: operation + 1, epoch: self.epoch };
+        self.set_version(Version { operations: operation + 1, epoch: self.epoch });
         self.order(Order::Finish { operation, version: self.version, members: self.members.clone() });
-        self.digest = 0;
         self.counts.finished += 1;
         self.copies = 0;
         self.has_contribution = false;
