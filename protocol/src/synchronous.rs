@@ -389,6 +389,8 @@ impl Synchronous {
     fn take_orders(&mut self, out: &mut Outbox) {
         while let Some(order) = self.collective.poll_order() {
             match order {
+                // Who rests takes part in nothing, and asks for nothing; who has ended still gives what others need.
+                Order::Say { .. } if self.is_resting && !self.collective.is_over() => {}
                 Order::Say { to, word } => out.send(to, Message::Synchronous(word)),
                 Order::Begin { .. } => {
                     self.drop_schedule();

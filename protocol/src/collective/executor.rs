@@ -232,6 +232,11 @@ impl Collective {
         matches!(self.phase, Phase::Stalled(_))
     }
 
+    /// Whether the owner's work is done.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// The contribution that was ordered is there. `digest`: of the state from which it was computed, not 0.
     pub fn contributed(&mut self, now: Time, operation: u64, digest: u64) {
         if operation != self.version.operations || !self.is_contributing {
