@@ -364,7 +364,9 @@ impl World {
         let is_exact = self.slice_bits == 32;
         // Where slices are rounded, the sum does not show who is in it.
         let who = if is_exact { sum[0] as u64 } else { u64::from(members) };
-        let all = (0..64).filter(|other| who >> other & 1 == 1).map(|other| contribution(other, progress - 1, self.parameters));
+        let all = (0..64)
+            .filter(|other| who >> other & 1 == 1)
+            .map(|other| contribution(other, progress - 1, self.parameters));
         let expected = all.fold(vec![0.0; self.parameters], |sum: Vec<f32>, one| {
             sum.iter().zip(one).map(|(sum, one)| sum + one).collect()
         });

@@ -273,9 +273,8 @@ mod tests {
     #[test]
     fn the_longest_way_counts_what_waits_for_each_other() {
         let way = |shape: Shape, members: usize| shape.schedule(members).longest_way();
-        for shape in Shape::ALL {
-            assert_eq!((way(shape, 1), way(shape, 2)), (0.0, if shape == Shape::Ring { 1.0 } else { 2.0 }), "{shape:?}");
-        }
+        assert!(Shape::ALL.into_iter().all(|shape| way(shape, 1) == 0.0));
+        assert_eq!(Shape::ALL.map(|shape| way(shape, 2)), [2.0, 1.0, 2.0, 1.0]);
         assert_eq!((way(Shape::Ring, 4), way(Shape::HalvingDoubling, 4)), (1.5, 1.5));
         assert_eq!((way(Shape::Star, 4), way(Shape::Tree, 7)), (6.0, 8.0));
     }
