@@ -82,16 +82,19 @@ impl Collective {
             }
             self.stall(now);
         }
-        // It has left this epoch to seek another group: nobody is to wait for its slices.
-        let has_left = said.members.is_empty() && said.epoch >= self.epoch && self.members.contains(from);
+        // It has left this epoch to seek another group, or has gone on without this member: nobody is to wait for its slices.
+        let is_elsewhere = said.epoch > self.epoch || (said.epoch == self.epoch && said.members.is_empty());
+        let has_left = is_elsewhere && !said.members.contains(self.me) && self.members.contains(from);
         if has_left && !self.is_stalled() && self.timeouts.split == Split::EachGoesOn {
             self.members.remove(from);
             self.stall(now);
         }
+        // It said so before it heard that it has been taken in.
+        let is_stale = said.epoch < self.epoch && said.version.is_some();
         if let Phase::Stalled(stall) = &mut self.phase {
             stall.hear(now, from, said);
             self.decide_early(now);
-        } else if !self.members.contains(from) || said.members.is_empty() {
+        } else if !self.members.contains(from) || (said.members.is_empty() && !is_stale) {
             self.outside.insert(from, Outside { heard: now, epoch: said.epoch.number, reaches: said.reaches });
             if self.timeouts.split == Split::EachGoesOn {
                 self.say_running(from);
@@ -118,7 +121,7 @@ impl Collective {
             }
         }
         if let Phase::Stalled(stall) = &mut self.phase {
-            stall.running = Some((now, from));
+            stall.running.insert(from, now);
         } else if (members.len(), version) > (self.members.len(), self.version) {
             self.give_way(now);
         } else {
@@ -180,7 +183,7 @@ impl Collective {
         let Phase::Stalled(stall) = &mut self.phase else { return };
         stall.heard.retain(|_, heard| now.saturating_since(heard.0) <= believed);
         let all = || stall.heard.iter().map(|(peer, said)| (*peer, &said.1)).chain([(self.me, &own)]);
-        let is_awaited = stall.running.is_some_and(|(heard, _)| now.saturating_since(heard) <= believed);
+        let is_awaited = stall.running.values().any(|heard| now.saturating_since(*heard) <= believed);
         let present = mutually_reached(&all().map(|(peer, said)| (peer, &said.reaches)).collect());
         let here = || all().filter(|(peer, _)| present.contains(*peer));
         let latest = here().map(|(_, said)| said).max_by_key(|said| said.epoch).expect("this member itself");
