@@ -246,11 +246,15 @@ fn proposal_bytes(parameters: usize) -> usize {
     scales_bytes(parameters) + codes_bytes(parameters, CodeWidth::Sixteen)
 }
 
+/// How long so many bytes take on the slowest link that bulk is meant for.
+pub(crate) fn bulk_time_max(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / BULK_RATE_MIN)
+}
+
 /// An exchange of a model of so many parameters is void after this long. (A partner that is gone is noticed sooner, by
 /// its connection.)
 pub fn exchange_timeout(parameters: usize) -> Duration {
-    let bytes = 2 * proposal_bytes(parameters) as u64;
-    EXCHANGE_TIMEOUT_BASE + Duration::from_secs(bytes / BULK_RATE_MIN)
+    EXCHANGE_TIMEOUT_BASE + bulk_time_max(2 * proposal_bytes(parameters) as u64)
 }
 
 /// Bytes of payloads that may be on their way in at once: what all donors send, and all exchanges under way, so that a

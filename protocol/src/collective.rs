@@ -37,6 +37,7 @@
 mod agreement;
 mod ending;
 mod executor;
+mod loss;
 mod members;
 pub mod schedule;
 mod stall;

@@ -6,7 +6,6 @@
 //! waiting.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use crate::Time;
 use crate::collective::{SLACK, Timeouts};
@@ -46,8 +45,6 @@ pub struct Meeting {
     pub missed: u64,
     /// Vectors that came twice or too late.
     pub ignored: u64,
-    /// In all, from being ready until going on.
-    pub waited: Duration,
 }
 
 /// How a round ended.
@@ -69,7 +66,6 @@ impl Meeting {
             timeout: TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX),
             missed: 0,
             ignored: 0,
-            waited: Duration::ZERO,
         }
     }
 
@@ -105,7 +101,6 @@ impl Meeting {
         } else {
             return None;
         };
-        self.waited += waited;
         self.since = None;
         self.round += 1;
         self.arrived.retain(|round| *round >= self.round);
@@ -120,6 +115,8 @@ impl Meeting {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -156,6 +153,6 @@ mod tests {
         assert_eq!(meeting.try_end(at(14)), None, "once");
         assert!(!meeting.received(0), "too late");
         assert_eq!(meeting.ready(at(20)), Some(Met::Both), "it came early");
-        assert_eq!((meeting.missed, meeting.ignored, meeting.waited), (1, 2, Duration::from_secs(4)));
+        assert_eq!((meeting.missed, meeting.ignored), (1, 2));
     }
 }

@@ -10,6 +10,7 @@
 //! Orders are carried out in turn: what follows a reduction waits for it. The training thread stands still from its
 //! contribution until the sum is there; for how long is counted.
 
+mod losing;
 mod orders;
 mod sending;
 
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::bounds::{bulk_time_max, replica_bytes_max};
 use crate::bulk::{Payload, Snapshot};
 use crate::collective::{
     Beginning, Collective, Counts, EPOCH_NUMBER_MAX, Epoch, MEMBERS_MAX, Members, Order, SliceName, Split, Timeouts,
@@ -128,6 +130,8 @@ impl Synchronous {
         let epoch = Epoch { number: epoch, leader: me };
         let operations = progress.map(|progress| (progress.max(0.0) / f64::from(spec.every_steps)) as u64);
         let timeouts = Timeouts {
+            contribution: bulk_time_max(spec.codec().bytes(parameters) as u64),
+            state: bulk_time_max(replica_bytes_max(parameters)),
             listening: Some(LISTENING),
             split: Split::EachGoesOn,
             members_min: spec.members_min as usize,
@@ -276,7 +280,7 @@ impl Synchronous {
                 // What was wrong with a peer's bytes was looked at before.
                 match result {
                     Ok(Reduced { accumulator, written }) => self.on_reduced(accumulator, written),
-                    Err(_) => self.lose_state(now),
+                    Err(_) => self.lose_sum(now),
                 }
                 Replied::Taken
             }
@@ -285,22 +289,29 @@ impl Synchronous {
                 self.sending.proceed(now, out);
                 Replied::Taken
             }
-            (Purpose::ReplicaLoad(from), Reply::Loaded(true, _)) => Replied::Copied(from),
+            (Purpose::ReplicaLoad(from), Reply::Loaded(true, _)) => {
+                self.collective.taken_up();
+                Replied::Copied(from)
+            }
             (Purpose::ReplicaLoad(from), Reply::Loaded(false, _)) => {
-                self.lose_state(now);
+                self.lose_replica(now);
                 Replied::Unfit(from, Misbehaviour::OutOfRange("replica".into()))
             }
             (Purpose::Reduction, Reply::Failed) => {
                 self.is_reducing = false;
-                self.lose_state(now);
+                self.lose_sum(now);
                 Replied::Taken
             }
             (Purpose::ReplicaCopy, Reply::Failed) => {
                 self.giving.clear();
                 Replied::Taken
             }
-            (Purpose::Contribution(_) | Purpose::ReplicaLoad(_), Reply::Failed) => {
-                self.lose_state(now);
+            (Purpose::ReplicaLoad(_), Reply::Failed) => {
+                self.lose_replica(now);
+                Replied::Taken
+            }
+            (Purpose::Contribution(_), Reply::Failed) => {
+                self.collective.state_lost(now);
                 Replied::Taken
             }
             _ => Replied::Stale,
@@ -312,19 +323,6 @@ impl Synchronous {
     /// This node's training is over: who is behind, or seeks the model, gets it.
     pub(crate) fn end(&mut self, now: Time, out: &mut Outbox) {
         self.collective.end(now);
-        self.drain(now, out);
-    }
-
-    /// The owner wants the network left alone: training stands still meanwhile.
-    pub(crate) fn begin_rest(&mut self) {
-        self.is_resting = true;
-        self.work.clear();
-        self.collective.pause();
-    }
-
-    pub(crate) fn end_rest(&mut self, now: Time, out: &mut Outbox) {
-        self.is_resting = false;
-        self.collective.state_lost(now);
         self.drain(now, out);
     }
 
@@ -376,11 +374,6 @@ impl Synchronous {
         *mean += NEWEST * (seconds - *mean);
     }
 
-    /// What this node had of the operation under way is gone, or the replica is.
-    fn lose_state(&mut self, now: Time) {
-        self.collective.state_lost(now);
-    }
-
     /// Takes the collective's orders, and carries out those whose turn it is.
     fn drain(&mut self, now: Time, out: &mut Outbox) {
         loop {
@@ -396,11 +389,11 @@ impl Synchronous {
     fn take_orders(&mut self, out: &mut Outbox) {
         while let Some(order) = self.collective.poll_order() {
             match order {
+                // Who rests takes part in nothing, and asks for nothing; who has ended still gives what others need.
+                Order::Say { .. } if self.is_resting && !self.collective.is_over() => {}
                 Order::Say { to, word } => out.send(to, Message::Synchronous(word)),
                 Order::Begin { .. } => {
-                    // What was under way is void; a sum that is complete is not.
-                    let whole = self.work.iter().rposition(|order| !is_of_schedule(order)).map_or(0, |last| last + 1);
-                    self.work.truncate(whole);
+                    self.drop_schedule();
                     self.forget_old();
                     self.work.push_back(order);
                 }
@@ -432,9 +425,4 @@ impl Synchronous {
         out.notice(Notice::MembersChanged { members: members.len() as u32, joined, left });
         self.told = members.clone();
     }
-}
-
-/// Whether an order belongs to one operation under way, and is void with it.
-fn is_of_schedule(order: &Order) -> bool {
-    matches!(order, Order::Begin { .. } | Order::Send { .. } | Order::Absorb { .. })
 }

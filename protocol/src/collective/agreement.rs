@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::ending::ended_ahead;
 use super::executor::Phase;
-use super::stall::Stall;
+use super::stall::{Outside, Stall};
 use super::timeouts::Split;
 use super::{Announced, Collective, Epoch, Members, Order, Stalled, Version, Word};
 use crate::Time;
@@ -68,7 +68,7 @@ impl Collective {
         // Where it had ended, it has begun anew.
         self.ended.remove(&from);
         if self.is_over {
-            return self.invite_who_is_behind(now, from, said.version, said.epoch.number);
+            return self.invite_who_is_behind(now, from, said);
         }
         if !self.everybody.contains(from) || from == self.me {
             self.counts.ignored += 1;
@@ -82,17 +82,20 @@ impl Collective {
             }
             self.stall(now);
         }
-        // It has left this epoch to seek another group: nobody is to wait for its slices.
-        let has_left = said.members.is_empty() && said.epoch >= self.epoch && self.members.contains(from);
+        // It has left this epoch to seek another group, or has gone on without this member: nobody is to wait for its slices.
+        let is_elsewhere = said.epoch > self.epoch || (said.epoch == self.epoch && said.members.is_empty());
+        let has_left = is_elsewhere && !said.members.contains(self.me) && self.members.contains(from);
         if has_left && !self.is_stalled() && self.timeouts.split == Split::EachGoesOn {
             self.members.remove(from);
             self.stall(now);
         }
+        // It said so before it heard that it has been taken in.
+        let is_stale = said.epoch < self.epoch && said.version.is_some();
         if let Phase::Stalled(stall) = &mut self.phase {
             stall.hear(now, from, said);
             self.decide_early(now);
-        } else if !self.members.contains(from) || said.members.is_empty() {
-            self.outside.insert(from, (now, said.epoch.number));
+        } else if !self.members.contains(from) || (said.members.is_empty() && !is_stale) {
+            self.outside.insert(from, Outside { heard: now, epoch: said.epoch.number, reaches: said.reaches });
             if self.timeouts.split == Split::EachGoesOn {
                 self.say_running(from);
             }
@@ -118,7 +121,7 @@ impl Collective {
             }
         }
         if let Phase::Stalled(stall) = &mut self.phase {
-            stall.running = Some((now, from));
+            stall.running.insert(from, now);
         } else if (members.len(), version) > (self.members.len(), self.version) {
             self.give_way(now);
         } else {
@@ -180,7 +183,7 @@ impl Collective {
         let Phase::Stalled(stall) = &mut self.phase else { return };
         stall.heard.retain(|_, heard| now.saturating_since(heard.0) <= believed);
         let all = || stall.heard.iter().map(|(peer, said)| (*peer, &said.1)).chain([(self.me, &own)]);
-        let is_awaited = stall.running.is_some_and(|(heard, _)| now.saturating_since(heard) <= believed);
+        let is_awaited = stall.running.values().any(|heard| now.saturating_since(*heard) <= believed);
         let present = mutually_reached(&all().map(|(peer, said)| (peer, &said.reaches)).collect());
         let here = || all().filter(|(peer, _)| present.contains(*peer));
         let latest = here().map(|(_, said)| said).max_by_key(|said| said.epoch).expect("this member itself");
@@ -214,16 +217,30 @@ impl Collective {
             return;
         }
         let believed = self.believed();
-        self.outside.retain(|_, (heard, _)| now.saturating_since(*heard) <= believed);
-        let latest = self.outside.values().map(|(_, number)| *number).max().unwrap_or(0).max(self.epoch.number);
+        self.outside.retain(|_, one| now.saturating_since(one.heard) <= believed);
+        let latest = self.outside.values().map(|one| one.epoch).max().unwrap_or(0).max(self.epoch.number);
         let Some(epoch) = Epoch::after(latest, self.me) else { return };
-        let back: Members = self.outside.keys().copied().collect();
+        let outside: Members = self.outside.keys().copied().collect();
+        let stay = if self.is_over { [self.me].into_iter().collect() } else { self.members.without(&outside) };
+        let back = self.taken_in(&stay);
         self.outside.clear();
         if !back.is_empty() {
-            let stay = if self.is_over { [self.me].into_iter().collect() } else { self.members.without(&back) };
             let (members, current) = (stay.union(&back), stay);
             self.announce(now, Announced { epoch, members, version: self.version, current });
         }
+    }
+
+    /// Those outside who reach all that `stay` and each other. A group with another one would come to no sum.
+    fn taken_in(&self, stay: &Members) -> Members {
+        let mut back = Members::default();
+        for (peer, one) in &self.outside {
+            let is_mutual = |other: PeerId| one.reaches.contains(other) && self.outside[&other].reaches.contains(*peer);
+            let reaches_all = stay.iter().all(|member| one.reaches.contains(member)) && back.iter().all(is_mutual);
+            if reaches_all || self.timeouts.split == Split::Quorum {
+                back.insert(*peer);
+            }
+        }
+        back
     }
 
     fn announce(&mut self, now: Time, announced: Announced) {

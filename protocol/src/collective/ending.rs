@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::executor::Phase;
+use super::stall::Outside;
 use super::timeouts::Split;
-use super::{Collective, MEMBERS_MAX, Members, Order, Version, Word};
+use super::{Collective, MEMBERS_MAX, Members, Order, Stalled, Version, Word};
 use crate::Time;
 use crate::peer::PeerId;
 
@@ -36,7 +37,7 @@ impl Collective {
 
     /// The longest that a member which has ended stays for others, a copy of its state included.
     pub fn farewell_max(&self) -> Duration {
-        self.farewell() + self.limit().max(self.timeouts.initial)
+        self.farewell() + self.limit_with_copies(1)
     }
 
     /// From the end until everybody who has missed something has said so.
@@ -45,12 +46,12 @@ impl Collective {
     }
 
     /// Somebody stands still. Where it is behind, it is to have the state.
-    pub(super) fn invite_who_is_behind(&mut self, now: Time, from: PeerId, version: Option<Version>, epoch: u64) {
-        if version.is_some_and(|version| version.operations >= self.version.operations) {
+    pub(super) fn invite_who_is_behind(&mut self, now: Time, from: PeerId, said: Stalled) {
+        if said.version.is_some_and(|version| version.operations >= self.version.operations) {
             self.counts.ignored += 1;
             return;
         }
-        self.outside.insert(from, (now, epoch));
+        self.outside.insert(from, Outside { heard: now, epoch: said.epoch.number, reaches: said.reaches });
         self.behind.insert(from);
         self.needed_until = Some(now + self.farewell_max());
         self.invite_those_outside(now);

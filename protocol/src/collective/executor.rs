@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::stall::Stall;
+use super::stall::{Outside, Stall};
 use super::timeouts::{Beginning, Timeouts};
 use super::{Announced, Counts, Epoch, Members, Order, Schedule, Shape, SliceName, Version, Word};
 use crate::Time;
@@ -16,7 +16,7 @@ const EARLY_MAX: usize = 4 * super::MEMBERS_MAX * super::MEMBERS_MAX;
 /// A deadline that is missed costs everybody the operation, so it is learned from times that are taken so often. A guess.
 pub(crate) const SLACK: u32 = 2;
 
-/// Waits in vain double the deadline so often at most.
+/// The longest wait is the first one doubled so often, and what bytes take.
 const DOUBLINGS_MAX: u32 = 2;
 
 /// What a member is doing.
@@ -54,6 +54,10 @@ pub struct Collective {
     pub(super) version: Version,
     /// Whether there is a state; a member that has just come has none.
     pub(super) has_state: bool,
+    /// The owner has not yet said that the state of `version` is there: it was ordered to finish an operation, or to take a copy.
+    pub(super) is_untaken: bool,
+    /// Until it has, the state that it had before, where it had one.
+    pub(super) version_before: Option<Version>,
     /// Digest of the state; 0 until the owner has told it.
     pub(super) digest: u64,
     /// It waits to be taken in by a group, and would take its state.
@@ -78,15 +82,15 @@ pub struct Collective {
     pub(super) deferred: Option<Announced>,
     /// States that came before their announcement.
     early_states: BTreeMap<Epoch, Version>,
-    /// Members outside of the epoch that have said so: when, and the number of their epoch.
-    pub(super) outside: BTreeMap<PeerId, (Time, u64)>,
+    /// Members outside of the epoch that have said so.
+    pub(super) outside: BTreeMap<PeerId, Outside>,
     /// What this member has announced for the present epoch, to be said again to who has missed it.
     pub(super) announced: Option<Word>,
     pub(super) timeouts: Timeouts,
     /// Since when the owner has had nothing to compute.
     pub(super) idle_since: Option<Time>,
-    /// Somebody copies the state first, in this epoch's first operation.
-    is_somebody_copying: bool,
+    /// How many copy the state first, in this epoch's first operation; one member sends it to all of them.
+    copies: u32,
     pub(super) timeout: TimeoutEstimator,
     pub(super) counts: Counts,
     orders: VecDeque<Order>,
@@ -117,6 +121,8 @@ impl Collective {
             shape,
             version: Version { operations: operations.unwrap_or(0), epoch },
             has_state: operations.is_some(),
+            is_untaken: false,
+            version_before: None,
             digest: 0,
             seeks: false,
             is_over: false,
@@ -134,11 +140,12 @@ impl Collective {
             announced: None,
             timeouts,
             idle_since: None,
-            is_somebody_copying: false,
-            timeout: TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX),
+            copies: 0,
+            timeout: TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX).doubling_to_the_ceiling(),
             counts: Counts::default(),
             orders: VecDeque::new(),
         };
+        collective.set_schedule(collective.members.len().max(1));
         match beginning {
             Beginning::Together(_) => collective.ask_for_contribution(Time::ZERO),
             Beginning::Seeking { until, .. } => {
@@ -166,25 +173,6 @@ impl Collective {
     /// Somebody is out of reach. An operation with it is dropped at once.
     pub fn peer_lost(&mut self, now: Time, peer: PeerId) {
         self.forget(now, peer);
-    }
-
-    /// The owner has lost the state, or what it had of the operation under way: it is to be copied from another member.
-    pub fn state_lost(&mut self, now: Time) {
-        if !self.is_over {
-            (self.has_contribution, self.is_contributing) = (false, false);
-            self.give_way(now);
-        }
-    }
-
-    /// The owner takes no part for now, and says nothing; [`state_lost`](Self::state_lost) is the way back. Once its work is over
-    /// nothing changes: it takes part in nothing, and others may need its state.
-    pub fn pause(&mut self) {
-        if self.is_over {
-            return;
-        }
-        (self.members, self.seeks, self.deferred) = (Members::default(), true, None);
-        (self.has_contribution, self.is_contributing, self.idle_since) = (false, false, None);
-        self.phase = Phase::Stalled(Stall::begin(Time::MAX, Time::MAX));
     }
 
     /// The next order, where there is one.
@@ -242,6 +230,11 @@ impl Collective {
     /// Whether it has dropped an operation and seeks agreement.
     pub fn is_stalled(&self) -> bool {
         matches!(self.phase, Phase::Stalled(_))
+    }
+
+    /// Whether the owner's work is done.
+    pub fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// The contribution that was ordered is there. `digest`: of the state from which it was computed, not 0.
@@ -308,10 +301,19 @@ impl Collective {
         }
     }
 
-    /// How long to wait now. A copy of a state takes longer than what was learned of operations.
+    /// How long to wait now.
     pub(super) fn limit(&self) -> Duration {
-        let learned = self.timeout.limit();
-        if self.is_somebody_copying { learned.max(self.timeouts.initial) } else { learned }
+        if self.copies == 0 { self.timeout.limit() } else { self.limit_with_copies(self.copies) }
+    }
+
+    /// How long to wait where so many copy the state first: what was learned of operations says nothing of that.
+    pub(super) fn limit_with_copies(&self, copies: u32) -> Duration {
+        self.timeout.limit().max(self.timeout.initial()) + self.timeouts.state.saturating_mul(copies)
+    }
+
+    fn set_schedule(&mut self, members: usize) {
+        self.schedule = self.shape.schedule(members);
+        self.timeout.allow(self.timeouts.contribution.mul_f64(self.schedule.longest_way()));
     }
 
     pub(super) fn order(&mut self, order: Order) {
@@ -331,14 +333,14 @@ impl Collective {
             self.counts.stood_still += now.saturating_since(since);
             self.counts.dropped += 1;
         }
-        self.schedule = self.shape.schedule(members.len());
+        self.set_schedule(members.len());
         self.outside.retain(|peer, _| !members.contains(*peer));
         self.arrived.retain(|name| name.epoch >= epoch);
         self.early_states.retain(|of, _| *of >= epoch);
         self.absorbed.clear();
         (self.epoch, self.deferred, self.seeks) = (epoch, None, false);
         self.announced = self.announced.take().filter(|_| epoch.leader == self.me);
-        self.is_somebody_copying = members != current;
+        self.copies = members.without(&current).len() as u32;
         let is_current = self.has_state && self.version == version && current.contains(self.me);
         if is_current && current.lowest() == Some(self.me) {
             for to in members.without(&current).iter() {
@@ -365,7 +367,7 @@ impl Collective {
 
     fn take_up(&mut self, now: Time, version: Version) {
         self.order(Order::TakeState { version, epoch: self.epoch });
-        (self.version, self.has_state, self.digest) = (version, true, 0);
+        self.set_version(version);
         (self.has_contribution, self.is_contributing) = (false, false);
         self.counts.copied += 1;
         self.phase = Phase::Contributing;
@@ -453,11 +455,10 @@ impl Collective {
             self.timeout.record(SLACK * now.saturating_since(reduction.begun));
         }
         let operation = self.version.operations;
-        self.version = Version { operations: operation + 1, epoch: self.epoch };
+        self.set_version(Version { operations: operation + 1, epoch: self.epoch });
         self.order(Order::Finish { operation, version: self.version, members: self.members.clone() });
-        self.digest = 0;
         self.counts.finished += 1;
-        self.is_somebody_copying = false;
+        self.copies = 0;
         self.has_contribution = false;
         self.absorbed.clear();
         self.phase = Phase::Contributing;

@@ -5,6 +5,7 @@
 //! fold for counts that are no power of two. Each slice is summed in one place and copied from there, so that all members
 //! end with the same bits.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::MEMBERS_MAX;
@@ -106,6 +107,23 @@ impl Schedule {
             sent[usize::from(one.from)] += f64::from(one.slices.end - one.slices.start) / f64::from(one.slices.of);
         }
         sent.into_iter().fold(0.0, f64::max)
+    }
+
+    /// What is sent or received by the busiest member of each round, summed over the rounds, in vectors: where lines are equally
+    /// slow an operation takes as long as that.
+    pub fn longest_way(&self) -> f64 {
+        let mut carried: BTreeMap<(u16, bool, u16), f64> = BTreeMap::new();
+        for one in &self.moves {
+            let share = f64::from(one.slices.end - one.slices.start) / f64::from(one.slices.of);
+            *carried.entry((one.round, true, one.from)).or_default() += share;
+            *carried.entry((one.round, false, one.to)).or_default() += share;
+        }
+        let mut busiest = vec![0.0; usize::from(self.rounds)];
+        for ((round, _, _), share) in carried {
+            let most = &mut busiest[usize::from(round)];
+            *most = share.max(*most);
+        }
+        busiest.into_iter().sum()
     }
 }
 
@@ -250,6 +268,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_longest_way_counts_what_waits_for_each_other() {
+        let way = |shape: Shape, members: usize| shape.schedule(members).longest_way();
+        assert!(Shape::ALL.into_iter().all(|shape| way(shape, 1) == 0.0));
+        assert_eq!(Shape::ALL.map(|shape| way(shape, 2)), [2.0, 1.0, 2.0, 1.0]);
+        assert_eq!((way(Shape::Ring, 4), way(Shape::HalvingDoubling, 4)), (1.5, 1.5));
+        assert_eq!((way(Shape::Star, 4), way(Shape::Tree, 7)), (6.0, 8.0));
     }
 
     /// The formulas of the literature, in elements of a vector that all slices divide.

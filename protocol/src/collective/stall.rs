@@ -1,8 +1,8 @@
-//! A member that stands still until there is agreement on who goes on.
+//! Members that stand still until there is agreement on who goes on.
 
 use std::collections::BTreeMap;
 
-use super::Stalled;
+use super::{Members, Stalled};
 use crate::Time;
 use crate::peer::PeerId;
 
@@ -14,13 +14,13 @@ pub(super) struct Stall {
     /// When is decided with those that were heard.
     pub(super) until: Time,
     pub(super) heard: BTreeMap<PeerId, (Time, Stalled)>,
-    /// When a group was last heard that works, and of whom.
-    pub(super) running: Option<(Time, PeerId)>,
+    /// Who has said that its group works, and when.
+    pub(super) running: BTreeMap<PeerId, Time>,
 }
 
 impl Stall {
     pub(super) fn begin(since: Time, until: Time) -> Stall {
-        Stall { since, until, heard: BTreeMap::new(), running: None }
+        Stall { since, until, heard: BTreeMap::new(), running: BTreeMap::new() }
     }
 
     /// Somebody stands still.
@@ -29,8 +29,18 @@ impl Stall {
         self.forget_running(from);
     }
 
-    /// A group that was only heard of by this one may not work any more: one that does will say so again.
+    /// What this one has said of its group holds no more; what others have said of theirs does.
     pub(super) fn forget_running(&mut self, of: PeerId) {
-        self.running = self.running.filter(|(_, peer)| *peer != of);
+        self.running.remove(&of);
     }
+}
+
+/// What a member outside of the epoch has said.
+#[derive(Clone, Debug)]
+pub(super) struct Outside {
+    pub(super) heard: Time,
+    /// The number of its epoch.
+    pub(super) epoch: u64,
+    /// Whom it reaches directly.
+    pub(super) reaches: Members,
 }

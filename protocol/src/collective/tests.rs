@@ -161,6 +161,34 @@ fn every_part_goes_on_and_the_smaller_one_copies_when_they_meet() {
     }
 }
 
+/// On a line as slow as one may be, and where a quick one becomes as slow: each attempt is given more time than the one before.
+#[test]
+fn an_operation_ends_however_slow_the_line_is() {
+    for shape in Shape::ALL {
+        let rounds = u32::from(shape.schedule(3).rounds);
+        for is_slow_at_once in [true, false] {
+            let mut world = World::with(shape, 0, 5, Sabotage::None, Split::EachGoesOn);
+            let what = format!("{shape:?}, slow at once: {is_slow_at_once}");
+            world.timeouts.contribution = seconds(130);
+            for _ in 0..3 {
+                world.add(Some(0));
+            }
+            world.run(seconds(2));
+            if !is_slow_at_once {
+                world.run(seconds(10));
+            }
+            let before: Vec<u64> = (0..3).map(|place| world.finished(place)).collect();
+            world.slowness = seconds(130) / rounds;
+            world.run(seconds(900));
+            assert_eq!(world.broken, [] as [String; 0], "{what}");
+            for (place, before) in before.into_iter().enumerate() {
+                let counts = world.owners[place].collective.counts(world.now);
+                assert!(world.finished(place) > before + 2, "{what}: {place}: {before}, {counts:?}");
+            }
+        }
+    }
+}
+
 /// However long the first operation may take, nobody waits for that long because others have gone on without it.
 #[test]
 fn members_that_come_at_once_are_one_group_soon() {

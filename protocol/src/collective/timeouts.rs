@@ -8,10 +8,14 @@ use crate::Time;
 /// How long a member waits for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For the first operation, before anything is known.
+    /// For the first operation, before anything is known, where bytes take no time.
     pub initial: Duration,
     /// The least ever.
     pub floor: Duration,
+    /// How long a contribution takes on its way from one member to another at most, on the slowest line.
+    pub contribution: Duration,
+    /// The same of a copy of the state.
+    pub state: Duration,
     /// How long members listen to each other before they agree; `None`: as long as an operation may take.
     pub listening: Option<Duration>,
     /// What becomes of a group that is split.
@@ -26,6 +30,8 @@ impl Default for Timeouts {
         Timeouts {
             initial: Duration::from_secs(30),
             floor: Duration::from_secs(1),
+            contribution: Duration::ZERO,
+            state: Duration::ZERO,
             listening: None,
             split: Split::Quorum,
             members_min: 1,

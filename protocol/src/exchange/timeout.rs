@@ -12,6 +12,8 @@ pub(crate) struct TimeoutEstimator {
     initial: Duration,
     floor: Duration,
     ceiling: Duration,
+    /// What `initial` and `ceiling` are longer by.
+    allowance: Duration,
     doublings_max: u32,
     /// Smoothed mean and mean deviation, in seconds.
     seen: Option<(f64, f64)>,
@@ -23,7 +25,26 @@ impl TimeoutEstimator {
     /// `doublings_max` times.
     pub(crate) fn new(initial: Duration, floor: Duration, doublings_max: u32) -> TimeoutEstimator {
         let ceiling = initial.saturating_mul(1 << doublings_max);
-        TimeoutEstimator { initial, floor, ceiling, doublings_max, seen: None, doublings: 0 }
+        TimeoutEstimator { initial, floor, ceiling, allowance: Duration::ZERO, doublings_max, seen: None, doublings: 0 }
+    }
+
+    /// Waits in vain double also what was learned until it is the longest wait: what has become slow is waited for in the end.
+    pub(crate) fn doubling_to_the_ceiling(self) -> TimeoutEstimator {
+        TimeoutEstimator { doublings_max: u32::BITS - 1, ..self }
+    }
+
+    /// From now on it may take so much longer than `initial`, and than the longest wait.
+    pub(crate) fn allow(&mut self, longer: Duration) {
+        self.allowance = longer;
+    }
+
+    /// How long to wait before the first measurement.
+    pub(crate) fn initial(&self) -> Duration {
+        self.initial + self.allowance
+    }
+
+    fn ceiling(&self) -> Duration {
+        self.ceiling + self.allowance
     }
 
     /// It took this long.
@@ -40,24 +61,26 @@ impl TimeoutEstimator {
 
     /// It did not happen within [`limit`](Self::limit).
     pub(crate) fn record_in_vain(&mut self) {
-        self.doublings = (self.doublings + 1).min(self.doublings_max);
+        if self.doublings < self.doublings_max && self.limit() < self.ceiling() {
+            self.doublings += 1;
+        }
     }
 
     /// How long to wait at most where something else may be tried instead: half of the first wait, whatever was in vain.
     pub(crate) fn short_limit(&self) -> Duration {
-        self.limit().min(self.initial / 2)
+        self.limit().min(self.initial() / 2)
     }
 
     /// How long to wait now.
     pub(crate) fn limit(&self) -> Duration {
         let base = match self.seen {
-            None => self.initial,
+            None => self.initial(),
             Some((mean, deviation)) => {
                 // Finite and not negative: sums of durations.
-                Duration::from_secs_f64(mean + 4.0 * deviation).clamp(self.floor, self.ceiling)
+                Duration::from_secs_f64(mean + 4.0 * deviation).clamp(self.floor, self.ceiling())
             }
         };
-        base.saturating_mul(1 << self.doublings).min(self.ceiling)
+        base.saturating_mul(1 << self.doublings).min(self.ceiling())
     }
 }
 
@@ -90,5 +113,20 @@ mod tests {
         assert!(timeout.limit() <= seconds(320));
         timeout.record(seconds(2));
         assert!(timeout.limit() <= before);
+    }
+
+    #[test]
+    fn what_has_become_slow_is_waited_for_in_the_end_where_that_is_wanted() {
+        let quick = |mut timeout: TimeoutEstimator| {
+            timeout.record(Duration::from_millis(100));
+            (0..100).for_each(|_| timeout.record_in_vain());
+            timeout.limit()
+        };
+        let timeout = TimeoutEstimator::new(seconds(20), seconds(1), 2);
+        assert_eq!(quick(timeout.clone()), seconds(4));
+        let mut patient = timeout.doubling_to_the_ceiling();
+        assert_eq!(quick(patient.clone()), seconds(80));
+        patient.allow(seconds(30));
+        assert_eq!((patient.limit(), quick(patient)), (seconds(50), seconds(110)));
     }
 }

@@ -43,17 +43,19 @@ impl Synchronous {
                     let step = ReduceStep::Absorb { accumulator, range, received, action: what.action };
                     self.order_step(step, out);
                 } else {
-                    self.lose_state(now);
+                    self.lose_sum(now);
                 }
             }
             Order::Finish { operation, version, members } => {
                 self.kept.retain(|name, _| name.operation > operation || name.epoch > version.epoch);
                 (self.contribution, self.written) = (None, None);
                 let progress = self.progress(version);
-                if let Some(Accumulator { sum, residual }) = self.accumulator.take() {
-                    self.residual = residual;
-                    out.push(TrainerOrder::TakeUp { sum, members: members.len() as u32, progress });
-                }
+                let Some(Accumulator { sum, residual }) = self.accumulator.take() else {
+                    return self.lose_replica(now);
+                };
+                self.residual = residual;
+                self.collective.taken_up();
+                out.push(TrainerOrder::TakeUp { sum, members: members.len() as u32, progress });
             }
             Order::GiveState { to, version, epoch } => {
                 if self.giving.is_empty() {
@@ -73,7 +75,7 @@ impl Synchronous {
                         let purpose = Purpose::ReplicaLoad(from);
                         out.request(purpose, |request| TrainerOrder::LoadReplica { request, replica, progress });
                     }
-                    None => self.lose_state(now),
+                    None => self.lose_replica(now),
                 }
             }
             Order::Say { to, word } => out.send(to, Message::Synchronous(word)),

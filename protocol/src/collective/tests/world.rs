@@ -63,6 +63,8 @@ pub(super) struct World {
     /// Places beyond the split.
     pub(super) apart: Vec<Place>,
     pub(super) lost: f64,
+    /// What slices need for their way beside a moment.
+    pub(super) slowness: Duration,
     pub(super) sabotage: Sabotage,
     pub(super) shape: Shape,
     pub(super) timeouts: Timeouts,
@@ -90,7 +92,7 @@ impl World {
             floor: Duration::from_millis(500),
             listening: (split == Split::EachGoesOn).then_some(Duration::from_millis(300)),
             split,
-            members_min: 1,
+            ..Timeouts::default()
         };
         let all: Members = (0..members as Place).map(id).collect();
         let owner = |place| Owner {
@@ -110,6 +112,7 @@ impl World {
             dice: stream(seed, "collective", &[]),
             apart: Vec::new(),
             lost: 0.0,
+            slowness: Duration::ZERO,
             sabotage,
             shape,
             timeouts,
@@ -182,7 +185,9 @@ impl World {
         let is_cut = self.apart.contains(&from) != self.apart.contains(&to);
         let is_lost = is_word && self.dice.random::<f64>() < self.lost;
         if !is_cut && !is_lost {
-            let time = self.dice.random_range(5..40);
+            let is_slow = matches!(happening, Happening::Slices { .. });
+            let slowness = if is_slow { self.slowness.as_millis() as u64 } else { 0 };
+            let time = self.dice.random_range(5..40) + slowness;
             self.later(time, happening);
         }
     }
