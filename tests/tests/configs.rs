@@ -32,7 +32,9 @@ fn every_node_file_is_valid() {
 fn the_ids_of_the_run_files_are_what_they_were() {
     let ids = |(name, _): (&'static str, &str)| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/runs").join(format!("{name}.toml"));
-        let manifest = load_run_manifest(&path).unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        let mut manifest = load_run_manifest(&path).unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        // As a founder fills it in.
+        manifest.gossip = manifest.gossip.sized(1);
         (name, manifest.run_id().to_string())
     };
     let expected = [

@@ -37,3 +37,22 @@ fn one_whom_not_all_reach_does_not_stop_the_others() {
         assert_eq!(after.dropped, before.dropped, "{topology}");
     }
 }
+
+/// One that reaches some of a group first is taken in once it reaches all, when it says so the next time.
+#[test]
+fn one_that_reaches_the_group_bit_by_bit_is_taken_in_within_seconds() {
+    let mut world = World::empty(Topology::Ring, 14, Sabotage::None);
+    world.add(Start::WithModel);
+    world.add(Start::FromPeer);
+    world.run(Duration::from_secs(4));
+    world.apart = vec![(1, 2)];
+    world.add(Start::FromPeer);
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.status(0).members, 2);
+    world.apart.clear();
+    for (node, peer) in [(1, id(2)), (2, id(1))] {
+        world.later(node, 5, Happening::Told(Event::PathChanged { peer, is_direct: true }));
+    }
+    world.run(Duration::from_secs(4));
+    assert_eq!((world.status(0).members, world.broken), (3, vec![]));
+}

@@ -29,6 +29,8 @@ struct Worker {
     ticks: Vec<u64>,
     /// Shards that have answered for them.
     answered: Vec<bool>,
+    /// Gradients that all shards have answered.
+    steps: u64,
     /// Gradients that have arrived at the first shard.
     pushed: u64,
     /// The tick of its last answer from the first shard, which is more than it has pushed once it was given up and is back.
@@ -75,6 +77,7 @@ impl Servers {
                 learner,
                 ticks: vec![0; shards],
                 answered: vec![true; shards],
+                steps: 0,
                 pushed: 0,
                 promised: 0,
                 heard: Time::ZERO,
@@ -186,6 +189,7 @@ impl Machine for Servers {
                 worker.answered[shard] = true;
                 worker.ticks[shard] = tick;
                 if worker.answered.iter().all(|answered| *answered) {
+                    worker.steps += 1;
                     world.compute(to, 1);
                 }
             }
@@ -205,7 +209,7 @@ impl Machine for Servers {
     }
 
     fn progress(&self, node: usize) -> f64 {
-        self.workers[node].ticks[0] as f64
+        self.workers[node].steps as f64
     }
 
     /// What the servers hold.

@@ -71,6 +71,17 @@ fn every_method_takes_the_same_number_of_steps() {
     }
 }
 
+/// Who is back from a partition goes on beside the slowest; the ticks between are nobody's steps.
+#[test]
+fn steps_that_a_worker_missed_are_not_counted_as_taken() {
+    let mut setting = setting("ps-stale", Fault::Partition);
+    setting.steps = 200;
+    let outcome = run(&setting);
+    assert!(outcome.is_complete && outcome.counted.missed > 0, "somebody was given up: {:?}", outcome.counted);
+    let (taken, asked) = (outcome.end().tokens / setting.tokens_per_step(), setting.steps * setting.nodes as u64);
+    assert!(taken >= asked, "{taken} of {asked} steps");
+}
+
 #[test]
 fn nodes_that_are_fast_go_on_until_all_have_enough_steps_together() {
     for name in ["alone", "ad-psgd", "noloco"] {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::numerics::{Buffers, Encoded, MergeJob, MergeRole, Merged, merge};
@@ -25,7 +26,7 @@ pub enum Sabotage {
     WrongSignAfterWrap,
     /// Nothing is clipped.
     NeverClips,
-    /// Time stands still for the node: nothing that it waits for is ever over.
+    /// From [`FORGETS_AFTER`] on time stands still for the node: nothing that it waits for is ever over.
     ForgetsDeadlines,
     /// A proposal is accepted a second time, on other terms.
     AnswersTwice,
@@ -70,6 +71,9 @@ pub enum Sabotage {
     /// Something that is neither seed nor event decides.
     AmbientRandomness,
 }
+
+/// When [`Sabotage::ForgetsDeadlines`] begins: members have come together by then.
+const FORGETS_AFTER: Duration = Duration::from_secs(10);
 
 /// What [`Sabotage::Overreaches`] makes of a length.
 const OVERREACH: f32 = 1.2;
@@ -117,7 +121,7 @@ impl Core {
     }
 
     pub(crate) fn handle(&mut self, now: Time, event: Event) {
-        let now = if self.is(Sabotage::ForgetsDeadlines) { self.began_at } else { now };
+        let now = if self.is(Sabotage::ForgetsDeadlines) { now.min(self.began_at + FORGETS_AFTER) } else { now };
         if self.is(Sabotage::UnboundedView)
             && let Event::MessageReceived { message: Message::Shuffle { peers: told, .. }, .. } = &event
         {
@@ -181,7 +185,9 @@ impl Core {
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         match self.sabotage {
-            Some(Sabotage::ForgetsDeadlines) => None,
+            Some(Sabotage::ForgetsDeadlines) => {
+                self.node.next_deadline().filter(|deadline| *deadline <= self.began_at + FORGETS_AFTER)
+            }
             Some(Sabotage::NeverSleeps) => Some(Time::ZERO),
             _ => self.node.next_deadline(),
         }
