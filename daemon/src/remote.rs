@@ -29,6 +29,7 @@ use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 use crate::setup::corpus::corpus_failure;
+pub(crate) use address::without_keys;
 use address::{Address, HubKind};
 pub(crate) use allowance::Allowance;
 use http::{Answer, Client, Reach};

@@ -20,7 +20,7 @@ impl QuietHours {
         }
         let (from, to) = text.split_once('-')?;
         let (from, to) = (parse_time(from)?, parse_time(to)?);
-        (from != to && from < DAY_MINUTES && to <= DAY_MINUTES).then_some(Some(QuietHours { from, to }))
+        (from != to % DAY_MINUTES && from < DAY_MINUTES && to <= DAY_MINUTES).then_some(Some(QuietHours { from, to }))
     }
 
     /// When they end, in minutes from midnight.
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn malformed_hours_and_time_zones_are_refused() {
-        for text in ["22-7", "22:00", "22:00-25:00", "22:60-07:00", "07:00-07:00", "2:00-3:00", "a-b"] {
+        for text in ["22-7", "22:00", "22:00-25:00", "22:60-07:00", "07:00-07:00", "00:00-24:00", "2:00-3:00", "a-b"] {
             assert_eq!(QuietHours::parse(text), None, "{text}");
         }
         for text in ["Mars/Phobos", "two", "02:00", "+99:00", "+é:00", "../../etc/passwd"] {

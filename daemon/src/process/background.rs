@@ -150,7 +150,12 @@ fn rotate(path: &Path, bytes_max: u64) -> io::Result<()> {
 }
 
 fn put_aside(path: &Path, bytes_max: u64) -> io::Result<bool> {
-    if std::fs::metadata(path)?.len() < bytes_max {
+    let length = match std::fs::metadata(path) {
+        // Somebody has put it aside or deleted it: what is written now is seen by nobody.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        log => log?.len(),
+    };
+    if length < bytes_max {
         return Ok(false);
     }
     let earlier = |number: u32| path.with_extension(format!("log.{number}"));
@@ -188,6 +193,7 @@ mod tests {
         }
         std::fs::write(&path, "6").expect("written");
         assert!(!put_aside(&path, 3).expect("short"));
+        assert!(put_aside(&folder.path().join("gone.log"), 3).expect("begun again"));
         let kept = |number: u32| std::fs::read_to_string(path.with_extension(format!("log.{number}"))).ok();
         assert_eq!(
             [1, 2, 3, 4].map(kept),

@@ -77,8 +77,9 @@ pub(super) fn bring(remote: &Remote, web: &WebAddress, reach: Reach) -> Result<P
     repository.keep_listing(id, &listing(web, id, loaded.bytes))?;
     let text = serde_json::to_vec(&*told.lock().expect("no thread panics")).expect("strings are serialisable");
     let path = validators_path(&repository);
-    write_atomically(&path, &text).map_err(|error| unwritten(&path, error))?;
+    // By these the server is asked whether the newest file has changed, so that file is named before.
     repository.refer(NEWEST, id)?;
+    write_atomically(&path, &text).map_err(|error| unwritten(&path, error))?;
     Ok(repository.snapshot(id).join(&web.file_name))
 }
 

@@ -12,12 +12,13 @@ use crate::observe::{journal, traffic};
 use crate::tracking::mlflow;
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 22] = [
+const OURS: [&str; 23] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
     "shards",
     "log",
+    "log.old",
     journal::FOLDER,
     "run.toml",
     "node.toml",
@@ -55,17 +56,29 @@ pub struct Removed {
 /// When a daemon uses it (`WouldBlock`), or something cannot be deleted.
 pub fn remove(run: &Run) -> io::Result<Removed> {
     // Held while files go, so that no daemon starts in between.
-    let taken: Result<Vec<Lock>, TryLockError> = run.nodes.iter().map(|node| Lock::take(node)).collect();
+    let is_swarm = run.nodes.iter().all(|node| *node != run.directory);
+    let helpers = if is_swarm { helpers_in(&run.directory) } else { Vec::new() };
+    let folders = || run.nodes.iter().chain(&helpers);
+    let taken: Result<Vec<Lock>, TryLockError> = folders().map(|folder| Lock::take(folder)).collect();
     let locks = taken?;
     let mut removed = Removed::default();
-    for node in &run.nodes {
-        remove_known(node, &mut removed)?;
+    for folder in folders() {
+        remove_known(folder, &mut removed)?;
     }
-    if run.nodes.iter().all(|node| *node != run.directory) {
+    if is_swarm {
         remove_known(&run.directory, &mut removed)?;
     }
     drop(locks);
     Ok(removed)
+}
+
+/// The folders of a local team's helpers: `helper-0` and so on.
+fn helpers_in(swarm: &Path) -> Vec<PathBuf> {
+    let is_helper = |folder: &PathBuf| {
+        let number = folder.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("helper-"));
+        number.is_some_and(|number| number.parse::<u8>().is_ok())
+    };
+    sub_folders(swarm).into_iter().filter(is_helper).collect()
 }
 
 /// Deletes the oldest swarms of `murmur local` in the default folder, so that with the new one ten are left. A series of
@@ -175,6 +188,21 @@ mod tests {
         assert!(removed.bytes >= 12);
         let names: Vec<_> = fs::read_dir(&node).expect("there").flatten().map(|entry| entry.file_name()).collect();
         assert_eq!(names, ["notes.txt"]);
+    }
+
+    #[test]
+    fn helpers_of_a_local_team_go_with_their_swarm() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let swarm = folder.path().join("swarm");
+        begin_node(&swarm.join("node-0"));
+        fs::create_dir_all(swarm.join("helper-0/log.old")).expect("created");
+        for file in ["identity.key", "membership.secret", "lock", "log.old/daemon.log"] {
+            fs::write(swarm.join("helper-0").join(file), "1234").expect("written");
+        }
+        fs::write(swarm.join("run.toml"), "").expect("written");
+        let run = Run::open(&swarm).expect("a run");
+        assert_eq!(remove(&run).expect("removed").left, 0);
+        assert!(!swarm.exists());
     }
 
     #[test]

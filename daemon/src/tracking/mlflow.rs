@@ -90,7 +90,7 @@ impl Mlflow {
             note("hint: leave journal.megabytes in the node file at its default, and make room on the disk");
             return None;
         };
-        let sent = Sent::load(root, &client.shown, seq);
+        let sent = Sent::load(root, &client.shown, node, seq);
         let about = about(settings, node, name, manifest);
         let sender = Sender::new(client, about, root, root.join(journal::FOLDER), sent);
         let (stop, stopped) = channel();

@@ -1,7 +1,7 @@
 //! Figures of the node: its summary, its curves, and its traffic. Each answer is written while the picture is looked at, so
 //! that nothing is copied for a view.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
@@ -114,7 +114,8 @@ struct Curves {
 /// `window` in seconds, 0 for all that is kept; `points` bounds each curve.
 pub(super) async fn series(State(dashboard): State<Dashboard>, uri: Uri) -> Response {
     let metrics = words(&uri, "metrics").unwrap_or_default();
-    let metrics: Option<Vec<Metric>> = metrics.split(',').map(metric).collect();
+    // Each once, however often it is named.
+    let metrics: Option<BTreeSet<Metric>> = metrics.split(',').map(metric).collect();
     let Some(metrics) = metrics else {
         return refuse(StatusCode::BAD_REQUEST, "metrics names no curve", "such as /api/v1/series?metrics=loss,ratio");
     };
@@ -130,7 +131,7 @@ pub(super) async fn series(State(dashboard): State<Dashboard>, uri: Uri) -> Resp
     json(dashboard.hub.read(|id, picture| serde_json::to_vec(&curves(id, picture, &metrics, window, points))))
 }
 
-fn curves(id: &str, picture: &Picture, metrics: &[Metric], window: u64, points: usize) -> Curves {
+fn curves(id: &str, picture: &Picture, metrics: &BTreeSet<Metric>, window: u64, points: usize) -> Curves {
     let nothing = NodePicture::default();
     let node = picture.nodes.get(id).unwrap_or(&nothing);
     let to = node.time;

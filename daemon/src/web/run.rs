@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::Dashboard;
 use crate::drivers::refuse;
+use crate::remote::without_keys;
 use crate::settings::NodeSettings;
 
 /// Light modules around a QR code, as its standard asks for.
@@ -58,8 +59,8 @@ pub(super) async fn run(State(dashboard): State<Dashboard>) -> Response {
         run: about.manifest.run_id().to_string(),
         closed: about.secret.is_some(),
         manifest: value(&about.manifest),
-        settings: without_folders(value(&about.settings)),
-        defaults: without_folders(value(&NodeSettings::default())),
+        settings: for_everybody(value(&about.settings)),
+        defaults: for_everybody(value(&NodeSettings::default())),
     };
     Json(answer).into_response()
 }
@@ -94,19 +95,30 @@ fn value(settings: &impl Serialize) -> Value {
     serde_json::to_value(settings).expect("numbers, strings and lists of them")
 }
 
-/// Paths as `…/name`. What begins with a slash and is no address of the network is a path.
-fn without_folders(value: Value) -> Value {
+/// Paths as `…/name`, addresses without passwords, and of commands the program alone: whoever reaches the page sees these. What
+/// begins with a slash and is no address of the network is a path.
+fn for_everybody(value: Value) -> Value {
     match value {
-        Value::String(text) => Value::String(last_part(text)),
-        Value::Array(items) => Value::Array(items.into_iter().map(without_folders).collect()),
+        Value::String(text) => Value::String(without_folders(text)),
+        Value::Array(items) => Value::Array(items.into_iter().map(for_everybody).collect()),
         Value::Object(fields) => {
-            Value::Object(fields.into_iter().map(|(name, value)| (name, without_folders(value))).collect())
+            let field = |(name, value): (String, Value)| match value {
+                Value::Array(words) if name.ends_with("_command") => {
+                    let program = words.into_iter().take(1).map(for_everybody).collect();
+                    (name, Value::Array(program))
+                }
+                value => (name, for_everybody(value)),
+            };
+            Value::Object(fields.into_iter().map(field).collect())
         }
         other => other,
     }
 }
 
-fn last_part(text: String) -> String {
+fn without_folders(text: String) -> String {
+    if text.contains("://") {
+        return without_keys(&text);
+    }
     let is_address = ["/ip4/", "/ip6/", "/dns", "/p2p"].iter().any(|begin| text.starts_with(begin));
     if is_address || !Path::new(&text).is_absolute() {
         return text;
@@ -120,13 +132,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_name_no_folder_of_their_owner() {
+    fn settings_name_no_folder_and_no_secret_of_their_owner() {
         let mut settings = NodeSettings::default();
         settings.data.files = vec!["/home/somebody/texts/book.txt".into()];
         settings.network.secret_file = "/home/somebody/secret".into();
         settings.network.bootstrap = vec!["/ip4/192.0.2.1/tcp/4711".to_owned()];
-        let told = without_folders(value(&settings)).to_string();
-        assert!(!told.contains("somebody"), "{told}");
+        settings.mlflow.url = "https://name:hunter2@mlflow.example/base".to_owned();
+        settings.stay.notice_command =
+            ["/usr/bin/curl", "-H", "Key: hunter2", "http://192.0.2.9/"].map(str::to_owned).into();
+        let told = for_everybody(value(&settings)).to_string();
+        assert!(!told.contains("somebody") && !told.contains("hunter2"), "{told}");
+        assert!(told.contains("https://mlflow.example/base") && told.contains("[\"…/curl\"]"), "{told}");
         assert!(told.contains("…/book.txt") && told.contains("/ip4/192.0.2.1/tcp/4711"), "{told}");
     }
 

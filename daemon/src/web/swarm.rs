@@ -120,11 +120,11 @@ impl Siblings {
 /// Asks the daemons beside a data directory, where its folder is that of a swarm of `murmur local`.
 fn asked(root: &Path) -> Graph {
     let others = addresses(root);
-    let whole = !others.is_empty();
     let answers: Vec<Graph> = std::thread::scope(|scope| {
         let asking: Vec<_> = others.iter().map(|address| scope.spawn(move || answer(address))).collect();
         asking.into_iter().filter_map(|answer| answer.join().ok().flatten()).collect()
     });
+    let whole = !others.is_empty() && answers.len() == others.len();
     Graph { whole, nodes: answers.into_iter().flat_map(|graph| graph.nodes).collect() }
 }
 
@@ -143,6 +143,6 @@ fn addresses(root: &Path) -> Vec<String> {
 
 fn answer(address: &str) -> Option<Graph> {
     let agent: ureq::Agent =
-        ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).max_redirects(0).build().into();
+        ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).max_redirects(0).proxy(None).build().into();
     agent.get(format!("http://{address}/api/v1/swarm?own=1")).call().ok()?.body_mut().read_json().ok()
 }

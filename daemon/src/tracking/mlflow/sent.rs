@@ -18,6 +18,8 @@ pub(crate) const FILE: &str = "mlflow.json";
 pub(super) struct Sent {
     /// The server's address, without a password.
     pub(super) server: String,
+    /// The node's peer id: in a copied data directory with an identity of its own it is another one. Empty in older files.
+    pub(super) node: String,
     /// The id of the experiment; empty: not known yet.
     pub(super) experiment_id: String,
     /// The id of the run, which the server has chosen; empty: none yet.
@@ -39,17 +41,18 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// What a server has of the node with this data directory. `seq` is the number of the journal's last record: a journal that
+    /// What a server has of this node, which has this data directory. `seq` is the number of the journal's last record: a journal that
     /// has fewer than were sent is another one, and sent from its beginning.
-    pub(super) fn load(root: &Path, server: &str, seq: u64) -> Sent {
+    pub(super) fn load(root: &Path, server: &str, node: &str, seq: u64) -> Sent {
         let read = std::fs::read(root.join(FILE)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let sent = read.filter(|sent: &Sent| sent.server == server);
+        let is_of_node = |sent: &Sent| sent.node.is_empty() || sent.node == node;
+        let sent = read.filter(|sent: &Sent| sent.server == server && is_of_node(sent));
         let mut sent = sent.unwrap_or_else(|| Sent { server: server.to_owned(), ..Sent::default() });
         if sent.journal.seq > seq {
             let Sent { server, experiment_id, run_id, artifact_uri, .. } = sent;
             sent = Sent { server, experiment_id, run_id, artifact_uri, ..Sent::default() };
         }
-        sent
+        Sent { node: node.to_owned(), ..sent }
     }
 
     /// Keeps it.
@@ -67,17 +70,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_server_and_another_journal_are_begun_anew() {
+    fn another_server_another_node_and_another_journal_are_begun_anew() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let journal = Cursor { seq: 40, file: 2, offset: 300 };
-        let sent = Sent { server: "http://a".to_owned(), run_id: "r".to_owned(), journal, ..Sent::default() };
+        let begun = |server: &str| Sent { server: server.to_owned(), node: "n".to_owned(), ..Sent::default() };
+        let load = |server, seq| Sent::load(folder.path(), server, "n", seq);
+        let sent = Sent { run_id: "r".to_owned(), journal, ..begun("http://a") };
+        // As an older version has written it.
+        Sent { node: String::new(), ..sent.clone() }.keep(folder.path()).expect("written");
+        assert_eq!(load("http://a", 40), sent);
         sent.keep(folder.path()).expect("written");
-        assert_eq!(Sent::load(folder.path(), "http://a", 40), sent);
-        let shorter = Sent::load(folder.path(), "http://a", 39);
+        assert_eq!(load("http://a", 40), sent);
+        let copied = Sent::load(folder.path(), "http://a", "m", 40);
+        assert_eq!(copied, Sent { node: "m".to_owned(), ..begun("http://a") }, "a copy has another identity");
+        let shorter = load("http://a", 39);
         assert_eq!((shorter.run_id.as_str(), shorter.journal), ("r", Cursor::default()));
-        let other = Sent { server: "http://b".to_owned(), ..Sent::default() };
-        assert_eq!(Sent::load(folder.path(), "http://b", 40), other);
+        let other = begun("http://b");
+        assert_eq!(load("http://b", 40), other);
         std::fs::write(folder.path().join(FILE), "{").expect("written");
-        assert_eq!(Sent::load(folder.path(), "http://b", 40), other, "a damaged file is none");
+        assert_eq!(load("http://b", 40), other, "a damaged file is none");
     }
 }
