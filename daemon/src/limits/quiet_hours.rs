@@ -20,7 +20,7 @@ impl QuietHours {
         }
         let (from, to) = text.split_once('-')?;
         let (from, to) = (parse_time(from)?, parse_time(to)?);
-        (from != to % DAY_MINUTES && from < DAY_MINUTES && to <= DAY_MINUTES).then_some(Some(QuietHours { from, to }))
+        (from != to && from < DAY_MINUTES && to <= DAY_MINUTES).then_some(Some(QuietHours { from, to }))
     }
 
     /// When they end, in minutes from midnight.
@@ -30,7 +30,7 @@ impl QuietHours {
 
     /// How long they are, in minutes.
     pub(super) fn minutes(self) -> u32 {
-        (self.to + DAY_MINUTES - self.from) % DAY_MINUTES
+        if self.from < self.to { self.to - self.from } else { self.to + DAY_MINUTES - self.from }
     }
 
     pub(super) fn contains(self, minute: u32) -> bool {
@@ -63,8 +63,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn hours_are_as_long_as_they_are() {
+        let minutes = |text| QuietHours::parse(text).flatten().map(QuietHours::minutes);
+        assert_eq!(minutes("22:00-07:00"), Some(540));
+        assert_eq!((minutes("07:00-07:30"), minutes("00:00-24:00")), (Some(30), Some(1440)));
+    }
+
+    #[test]
     fn malformed_hours_and_time_zones_are_refused() {
-        for text in ["22-7", "22:00", "22:00-25:00", "22:60-07:00", "07:00-07:00", "00:00-24:00", "2:00-3:00", "a-b"] {
+        for text in ["22-7", "22:00", "22:00-25:00", "22:60-07:00", "07:00-07:00", "2:00-3:00", "a-b"] {
             assert_eq!(QuietHours::parse(text), None, "{text}");
         }
         for text in ["Mars/Phobos", "two", "02:00", "+99:00", "+é:00", "../../etc/passwd"] {
