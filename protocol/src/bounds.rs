@@ -115,7 +115,7 @@ pub const FRAGMENTS_MAX: u16 = 64;
 
 /// Parameters of a fragment at most, where fragments are chosen by size. An exchange of pairs holds up to 20 bytes for each;
 /// with as many as this a model of 100 M parameters is trained within 21 bytes a parameter.
-pub const FRAGMENT_PARAMETERS: usize = 16 << 20;
+pub const FRAGMENT_PARAMETERS: usize = 12 << 20;
 
 /// When a busy node may be asked again.
 pub const BUSY_RETRY: Duration = Duration::from_millis(300);

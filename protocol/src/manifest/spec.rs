@@ -365,7 +365,7 @@ mod tests {
             assert_eq!(sized(&open, small), (1, 24, 3, 100));
         }
         assert_eq!(sized(&open, FRAGMENT_PARAMETERS + 1), (2, 12, 2, 50));
-        assert_eq!(sized(&open, 100_000_000), (6, 4, 1, 17));
+        assert_eq!(sized(&open, 100_000_000), (8, 3, 1, 13));
         assert_eq!(sized(&open, usize::MAX).0, FRAGMENTS_MAX);
         let given = GossipSpec { fragments: 1, ..open };
         assert_eq!(sized(&given, 100_000_000), (1, 24, 3, 100));
