@@ -37,6 +37,7 @@ pub use node::{DaemonOptions, DoctorOptions, JoinOptions, MachineOptions, NodeOp
 pub use replay::ReplayOptions;
 pub use report::ReportOptions;
 pub use runs::{ListOptions, RemoveOptions};
+pub(crate) use simulation::SEED_MAX;
 pub use simulation::{
     SeedOptions, Seeds, SetOption, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions,
     SimRunOptions, SimShowOptions, WorkOptions,

@@ -149,7 +149,7 @@ pub struct WorkOptions {
 }
 
 /// The last seed that has one after it, where a range with it ends.
-const SEED_MAX: u64 = u64::MAX - 1;
+pub(crate) const SEED_MAX: u64 = u64::MAX - 1;
 
 /// A range of seeds that is not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -74,11 +74,7 @@ pub fn remove(run: &Run) -> io::Result<Removed> {
 
 /// The folders of a local team's helpers: `helper-0` and so on.
 fn helpers_in(swarm: &Path) -> Vec<PathBuf> {
-    let is_helper = |folder: &PathBuf| {
-        let number = folder.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("helper-"));
-        number.is_some_and(|number| number.parse::<u8>().is_ok())
-    };
-    sub_folders(swarm).into_iter().filter(is_helper).collect()
+    (0..=u8::MAX).map(|number| swarm.join(format!("helper-{number}"))).take_while(|helper| helper.is_dir()).collect()
 }
 
 /// Deletes the oldest swarms of `murmur local` in the default folder, so that with the new one ten are left. A series of

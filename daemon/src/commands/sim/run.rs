@@ -19,7 +19,7 @@ use super::progress::Progress;
 use super::setting::{combinations, the_one};
 use super::source::Source;
 use super::sweep;
-use crate::cli::{SimReplayOptions, SimRunOptions};
+use crate::cli::{SEED_MAX, SimReplayOptions, SimRunOptions};
 use crate::console::output::go_on_without_output;
 use crate::console::{Console, counted, print_line};
 use crate::failure::{ExitCode, Failure};
@@ -65,8 +65,8 @@ fn which(options: &SimReplayOptions) -> Result<(String, u64), Failure> {
         Failure::new(ExitCode::Settings, message).hint("for example: murmur sim replay churn --seed 17")
     };
     let seed = |text: &str| {
-        let seed = text.parse().ok().filter(|seed| *seed < u64::MAX);
-        seed.ok_or_else(|| wrong(format!("the seed {text:?} is no whole number from 0 to {}", u64::MAX - 1)))
+        let seed = text.parse().ok().filter(|seed| *seed <= SEED_MAX);
+        seed.ok_or_else(|| wrong(format!("the seed {text:?} is no whole number from 0 to {SEED_MAX}")))
     };
     match (&options.which[..], options.seed) {
         // The seed of what continuous integration runs.

@@ -41,8 +41,8 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// What a server has of this node, which has this data directory. `seq` is the number of the journal's last record: a journal that
-    /// has fewer than were sent is another one, and sent from its beginning.
+    /// What a server has of this node, which has this data directory. `seq` is the number of the journal's last record: a journal
+    /// that has fewer than were sent is another one, and sent from its beginning.
     pub(super) fn load(root: &Path, server: &str, node: &str, seq: u64) -> Sent {
         let read = std::fs::read(root.join(FILE)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let is_of_node = |sent: &Sent| sent.node.is_empty() || sent.node == node;
