@@ -361,6 +361,9 @@ pub(crate) const RELAY_LINGER: Duration = Duration::from_secs(2);
 /// 24 s. Later pauses are longer.
 pub(crate) const HOLE_PUNCH_PAUSE: Duration = Duration::from_secs(30);
 
+/// The same where a direct way was there and failed, such as by a handshake that took too long: the next may do.
+pub(crate) const LOST_WAY_PAUSE: Duration = Duration::from_secs(5);
+
 /// A node that has members dials one that it finds on the local network after this: longer than [`DIAL_TIMEOUT`], since that
 /// one finds it at the same moment, and over a line of 64 kbit/s a second handshake with each takes seconds from the model.
 pub(crate) const NEIGHBOUR_WAIT: Duration = Duration::from_secs(10);

@@ -11,7 +11,7 @@ use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use crate::bounds::HOLE_PUNCH_PAUSE;
+use crate::bounds::{HOLE_PUNCH_PAUSE, LOST_WAY_PAUSE};
 
 /// All connections, and what is known about peers behind relays. libp2p's limit of connections bounds both.
 #[derive(Debug, Default)]
@@ -56,12 +56,14 @@ impl Paths {
         };
         let remote = endpoint.get_remote_address().clone();
         self.open.insert(connection, PeerPath { peer, kind, remote });
-        self.review(now, peer);
+        self.review(now + HOLE_PUNCH_PAUSE, peer);
     }
 
     pub(crate) fn closed(&mut self, now: Instant, connection: ConnectionId) {
         if let Some(path) = self.open.remove(&connection) {
-            self.review(now, path.peer);
+            // A direct way is given up before a circuit only where it failed.
+            let pause = if matches!(path.kind, PathKind::Direct) { LOST_WAY_PAUSE } else { HOLE_PUNCH_PAUSE };
+            self.review(now + pause, path.peer);
         }
     }
 
@@ -83,7 +85,8 @@ impl Paths {
         Some((*peer, relayed.circuit.clone()))
     }
 
-    fn review(&mut self, now: Instant, peer: PeerId) {
+    /// Where a circuit is the only way to the peer from now on, another one is opened at `again_at`.
+    fn review(&mut self, again_at: Instant, peer: PeerId) {
         let is_direct = self.to(peer).any(|kind| matches!(kind, PathKind::Direct));
         let circuit = self.to(peer).find_map(|kind| match kind {
             PathKind::OutboundCircuit(circuit) => Some(circuit.clone()),
@@ -91,8 +94,7 @@ impl Paths {
         });
         match circuit.filter(|_| !is_direct) {
             Some(circuit) => {
-                let (again_at, pause) = (now + HOLE_PUNCH_PAUSE, 2 * HOLE_PUNCH_PAUSE);
-                self.relayed.entry(peer).or_insert(Relayed { circuit, again_at, pause });
+                self.relayed.entry(peer).or_insert(Relayed { circuit, again_at, pause: 2 * HOLE_PUNCH_PAUSE });
             }
             None => {
                 self.relayed.remove(&peer);
@@ -144,7 +146,8 @@ mod tests {
         assert_eq!(paths.circuit_to_open(start + Duration::from_secs(3_600)), None);
         paths.closed(start, connection(3));
         assert_eq!(paths.circuit_to_open(start), None);
-        assert!(paths.circuit_to_open(start + HOLE_PUNCH_PAUSE).is_some(), "the hole is gone");
+        assert!(paths.circuit_to_open(start + LOST_WAY_PAUSE).is_some(), "the hole is gone");
+        assert_eq!(paths.circuit_to_open(start + LOST_WAY_PAUSE), None);
     }
 
     #[test]

@@ -89,8 +89,12 @@ impl Driver {
     pub(super) fn on_discovery_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::NewExternalAddrCandidate { address } if !is_circuit(&address) => {
-                self.nat.observe(split_peer(address).1);
-                self.publish();
+                let address = split_peer(address).1;
+                // Through a relay a peer sees whom, and not from where.
+                if !address.is_empty() {
+                    self.nat.observe(address);
+                    self.publish();
+                }
             }
             // Circuits are known by their listeners.
             SwarmEvent::ExternalAddrConfirmed { address } if !is_circuit(&address) => self.on_confirmed(address),

@@ -1,5 +1,7 @@
 //! Nodes that cannot be reached: relays, hole punching, and what a node knows about its own place.
 
+use std::time::Duration;
+
 use murmur_network::{Connectivity, Exposure, Network, Reachability, ReachabilityState};
 use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::Credentials;
@@ -18,6 +20,9 @@ async fn exposed(exposure: Exposure, secret: &Option<Secret>) -> Node {
     Node::start_with(settings).await
 }
 
+/// A first attempt to punch a hole, and a second one half a minute later where a busy machine spoils it.
+const PUNCH_DEADLINE: Duration = Duration::from_secs(60);
+
 /// A node behind a firewall that lets nothing in: it listens nowhere.
 async fn walled_in(secret: &Option<Secret>) -> Node {
     let mut settings = config(Over::Tcp);
@@ -28,8 +33,17 @@ async fn walled_in(secret: &Option<Secret>) -> Node {
 }
 
 async fn wait_reachability(network: &Network, what: &str, wanted: impl Fn(&Reachability) -> bool) -> Reachability {
+    wait_reachability_within(DEADLINE, network, what, wanted).await
+}
+
+async fn wait_reachability_within(
+    deadline: Duration,
+    network: &Network,
+    what: &str,
+    wanted: impl Fn(&Reachability) -> bool,
+) -> Reachability {
     let mut view = network.reachability();
-    let found = timeout(DEADLINE, view.wait_for(|reachability| wanted(reachability))).await;
+    let found = timeout(deadline, view.wait_for(|reachability| wanted(reachability))).await;
     let found = found.map(|found| found.expect("the network runs").clone());
     found.unwrap_or_else(|_| panic!("waited in vain for {what}: {:?}", network.reachability().borrow()))
 }
@@ -124,7 +138,8 @@ async fn a_hole_punch_makes_the_way_direct_and_transfers_possible() {
         other.wait_connected(hidden.peer).await;
         hidden.wait_connected(other.peer).await;
         let punched = |known: &Reachability| known.state == ReachabilityState::HolePunching;
-        wait_reachability(&other.network, "the verdict", punched).await;
+        let known = wait_reachability_within(PUNCH_DEADLINE, &other.network, "the verdict", punched).await;
+        assert!(known.observed.iter().all(|address| !address.is_empty()), "{known:?}");
         // The direct connection may be there before the relayed one has shaken hands, or a little later.
         let sent = payload(3 << 20, 2);
         let deadline = tokio::time::Instant::now() + DEADLINE;
