@@ -1,8 +1,8 @@
 //! The optimizer's moments in 8 bits beside those in 32, on two threads of the CPU.
 //!
 //! `moments memory SIZE adamw|muon 8|32 [STEPS]`: the process' peak memory, with the sizes gpt-s and gpt-m (`configs/bench`), 35M
-//! and 100M. `moments speed SIZE [ROUNDS]`: processor time of steps, in turns. `moments losses TEXT STEPS [SEEDS]`: how
-//! far losses of gpt-s are apart.
+//! and 100M. `moments speed SIZE [ROUNDS]`: processor time of steps, in turns. `moments losses TEXT STEPS [SEEDS
+//! [adamw|muon]]`: how far losses of gpt-s are apart.
 
 use std::path::Path;
 
@@ -32,9 +32,10 @@ fn main() -> Result<(), Failure> {
         ["speed", size, rest @ ..] => compare_speed(sized(size)?, rest.first().map_or(Ok(9), |rounds| rounds.parse())?),
         ["losses", text, steps, rest @ ..] => {
             let seeds = rest.first().map_or(Ok(1), |seeds| seeds.parse())?;
-            compare_losses(text.as_ref(), steps.parse()?, seeds)
+            let kind = rest.get(1).map(|kind| kind_of(kind)).transpose()?;
+            compare_losses(text.as_ref(), steps.parse()?, seeds, kind)
         }
-        _ => Err("memory SIZE adamw|muon 8|32, speed SIZE or losses TEXT STEPS".into()),
+        _ => Err("memory SIZE adamw|muon 8|32, speed SIZE or losses TEXT STEPS [SEEDS [adamw|muon]]".into()),
     }
 }
 
@@ -104,13 +105,13 @@ const STEPS_IN_ROUND: usize = 10;
 /// Steps whose mean losses are compared.
 const WINDOW: usize = 50;
 
-fn compare_losses(text: &Path, steps: usize, seeds: u64) -> Result<(), Failure> {
+fn compare_losses(text: &Path, steps: usize, seeds: u64, only: Option<OptimizerKind>) -> Result<(), Failure> {
     let mut manifest = sized("gpt-s")?;
     manifest.optimizer.batch_sequences = 4;
     manifest.data.source = DataSource::Files;
     let place = DataPlace::of_files(&[text.to_owned()]);
     let mut manifest = place.complete(manifest)?;
-    for (kind, match_batch) in WAYS {
+    for (kind, match_batch) in WAYS.into_iter().filter(|(kind, _)| only.is_none_or(|only| only == *kind)) {
         (manifest.optimizer.kind, manifest.optimizer.match_batch) = (kind, match_batch);
         let mut furthest = 0.0_f64;
         let mut held_out = Vec::new();
