@@ -73,6 +73,9 @@ pub const BAN_FIRST: Duration = Duration::from_secs(60);
 /// The longest ban: a machine that was repaired gets back in within the hour.
 pub const BAN_MAX: Duration = Duration::from_secs(3600);
 
+/// The most steps that a run can have: see `schedule.total_steps`.
+pub const PROGRESS_MAX: f64 = 1e9;
+
 /// Exchanges over which a joiner's weight grows to its full value (a guess: enough to be within the swarm's spread).
 pub const RAMP_EXCHANGES: u32 = 5;
 
@@ -92,6 +95,10 @@ pub const OBJECTIONS_MAX: usize = 2;
 /// A copied model further from a second peer's than this many of that peer's clip norms is doubted (a guess: a clip norm
 /// is 2.5 usual distances).
 pub const SPOT_CHECK_FACTOR: f64 = 4.0;
+
+/// A second peer's clip norm is believed up to this many times the one that its distance from the copy gives (a guess: where
+/// that peer has just averaged with the donor, they are nearer than is usual).
+pub const CLIP_TOLD_FACTOR: f64 = 10.0;
 
 /// An old copy may be further from a second peer's model, but by no more than this share of its own length. Two models that
 /// have nothing in common are further apart than either is long.

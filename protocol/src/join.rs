@@ -292,8 +292,8 @@ impl Joining {
     }
 
     /// These fragments of the model of `donors` are to be compared with those of others.
-    pub(crate) fn begin_check(&mut self, now: Time, donors: Vec<Witness>, fragments: Vec<u16>) {
-        self.checking = Some(Check::new(now, donors, fragments));
+    pub(crate) fn begin_check(&mut self, donors: Vec<Witness>, fragments: Vec<u16>) {
+        self.checking = Some(Check::new(donors, fragments));
     }
 
     /// Whether a copied model waits for a check.
@@ -413,7 +413,7 @@ fn judge_part(
     if payload.len() as u64 != expected {
         return Err(Misbehaviour::WrongLength { expected, actual: payload.len() as u64 });
     }
-    if !(progress.is_finite() && progress >= 0.0) {
+    if !(0.0..=PROGRESS_MAX).contains(&progress) {
         return Err(Misbehaviour::OutOfRange("progress".into()));
     }
     Ok(())

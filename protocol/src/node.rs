@@ -32,7 +32,7 @@ use crate::status::{Counts, Phase, Status};
 use crate::synchronous::Synchronous;
 use crate::time::Time;
 use choosing::Choosing;
-use ending::{LastCopy, Settlings};
+use ending::{CopyingAnew, Settlings};
 
 mod choosing;
 mod ending;
@@ -66,7 +66,7 @@ pub struct Node {
     settlings: Settlings,
     /// The distance for which it has settled last, where that was known, until what came of it is.
     settling_from: Option<f64>,
-    last_copy: LastCopy,
+    copying_anew: CopyingAnew,
     /// When settling or leaving ends whatever is still open, or settling begins again.
     phase_deadline: Option<Time>,
     leaving_max: Duration,
@@ -104,7 +104,7 @@ impl Node {
             ends_before_the_run: false,
             settlings: Settlings::default(),
             settling_from: None,
-            last_copy: LastCopy::default(),
+            copying_anew: CopyingAnew::default(),
             phase_deadline: None,
             leaving_max: config.leaving_max,
             misbehaviours: BTreeMap::new(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::bounds::state_bytes;
-use murmur_protocol::message::{Accept, Propose, Standing};
+use murmur_protocol::message::{Accept, Propose, Reject, RejectReason, Standing};
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 
@@ -163,4 +163,53 @@ fn a_model_of_which_nobody_gives_a_newer_one_is_good_enough_again() {
     }
     assert!(node.node.status().copying.is_none(), "it goes on with what it has");
     node.meet(starter(11), PATIENCE);
+}
+
+/// Were all members such outliers, each would wait for the others' models for ever.
+#[test]
+fn who_gets_no_model_while_it_trains_exchanges_again() {
+    let mut node = Responder::new();
+    ask_anew(&mut node);
+    node.tell(Event::PeerConnected { peer: starter(20), addresses: vec![] });
+    let mut minutes = 0;
+    while node.node.status().copying.is_some() {
+        assert!(minutes < 10, "it waits for ever");
+        for _ in 0..60 {
+            node.now = node.now + Duration::from_secs(1);
+            node.tell(Event::TimePassed);
+        }
+        minutes += 1;
+    }
+    assert!(minutes > 2, "a donor on a slow link has time");
+    assert_eq!(node.node.status().phase, Phase::Training);
+    node.progress_told = 0.0;
+    node.meet(starter(21), PATIENCE);
+}
+
+#[test]
+fn who_leaves_before_its_copy_is_checked_gives_it_to_nobody() {
+    let mut node = Responder::new();
+    let mut effects = copy_anew(&mut node);
+    loop {
+        let asked = proposals(&effects).len();
+        let checks: Vec<(PeerId, u64)> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) }) => {
+                    Some((*peer, propose.exchange))
+                }
+                _ => None,
+            })
+            .collect();
+        effects.clear();
+        for (peer, exchange) in checks {
+            let reject = Reject { exchange, reason: RejectReason::Busy, retry_after_ms: 10_000 };
+            effects.extend(node.tell(Event::MessageReceived { peer, message: Message::Reject(reject) }));
+        }
+        if asked == 0 {
+            break;
+        }
+    }
+    let effects = node.tell(Event::LeaveRequested);
+    assert!(proposals(&effects).is_empty(), "{effects:?}");
 }

@@ -261,3 +261,24 @@ fn a_reply_on_its_way_outlives_those_that_have_arrived() {
     });
     assert_eq!(forgotten.count(), 1, "the cache is as bounded as before");
 }
+
+/// How long a starter may take it says itself: two that said nothing more kept all others out for minutes.
+#[test]
+fn starters_that_send_nothing_more_give_way() {
+    let mut responder = Responder::new();
+    let for_ever = Duration::from_millis(u32::MAX.into());
+    [1, 2].into_iter().for_each(|key| responder.meet(starter(key), for_ever));
+    responder.receive_steps(starter(1));
+    [3, 4]
+        .into_iter()
+        .for_each(|key| drop(responder.tell(Event::PeerConnected { peer: starter(key), addresses: vec![] })));
+    let mut seconds = 0;
+    while refusal(&responder.hear_proposal(starter(3), PATIENCE)) == Some(RejectReason::Busy) {
+        assert!(seconds < 30, "it waits for who says nothing");
+        responder.now = responder.now + Duration::from_secs(1);
+        seconds += 1;
+    }
+    assert!(seconds > 2, "a starter on a slow line has time");
+    assert_eq!(refusal(&responder.hear_proposal(starter(4), PATIENCE)), Some(RejectReason::Busy), "3 has just begun");
+    assert!(merged(&responder.receive_codes(starter(1))).is_some(), "who has sent something keeps its place");
+}

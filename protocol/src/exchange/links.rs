@@ -78,6 +78,11 @@ impl Links {
         self.is_at_rest = true;
     }
 
+    /// Own rounds go on, with a model that was copied from one that still trains.
+    pub(crate) fn wake(&mut self) {
+        self.is_at_rest = false;
+    }
+
     /// What both ends have, as far as this one knows.
     pub(crate) fn reference(&self, peer: PeerId, part: Part) -> Option<Reference> {
         Some(self.links.get(&peer)?.references.get(&part)?.reference.clone())
@@ -298,6 +303,8 @@ mod tests {
         assert!(links.has_room_for(whole(11), 0), "without rounds none of them is forgotten");
         links.keep(whole(11), Part::MODEL, new_reference(), (false, true));
         assert!(links.count() <= LINKS_MAX && links.reference(peer(11), Part::MODEL).is_some());
+        links.wake();
+        assert!(!links.has_room_for(whole(12), 0), "who trains again forgets them");
     }
 
     #[test]

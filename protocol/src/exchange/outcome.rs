@@ -1,5 +1,6 @@
 //! What an own exchange sends, and what came of it.
 
+use crate::bounds::CLIP_TOLD_FACTOR;
 use crate::fragments::Holding;
 use crate::part::Part;
 use crate::peer::PeerId;
@@ -42,6 +43,14 @@ pub(crate) struct Probed {
     pub(crate) progress_difference: f64,
 }
 
+impl Probed {
+    /// The partner's clip norm, as far as it is believed: what is usual falls slowly, so that a member that lies would let everything
+    /// in for a long time. What was measured bounds it.
+    pub(super) fn believed_clip(&self, clip_factor: f64) -> f64 {
+        self.partner_clip.min(CLIP_TOLD_FACTOR * clip_factor * self.distance.unwrap_or_default())
+    }
+}
+
 /// What an own exchange sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -51,4 +60,19 @@ pub(super) enum Way {
     Grid,
     /// Signs, on a link.
     Link,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clip_norm_is_believed_as_far_as_the_distance_speaks_for_it() {
+        let believed = |distance, partner_clip| {
+            Probed { distance, norm: 5.0, partner_clip, progress_difference: 0.0 }.believed_clip(2.5)
+        };
+        assert_eq!(believed(Some(0.2), 0.5), 0.5, "as members of one swarm are apart");
+        assert_eq!(believed(Some(0.2), 3e38), CLIP_TOLD_FACTOR * 2.5 * 0.2);
+        assert_eq!(believed(None, 3e38), 0.0);
+    }
 }

@@ -124,7 +124,7 @@ impl Pairwise {
     ) {
         let goes_first = || self.starter.goes_first(self.me, peer).then_some(RejectReason::Busy);
         admission.refuse = admission.refuse.or_else(goes_first);
-        self.responder.on_propose(now, peer, propose, admission, (&self.averaging, reputation), out);
+        self.responder.on_propose(now, peer, propose, admission, (&mut self.averaging, reputation), out);
     }
 
     /// # Errors
@@ -283,8 +283,9 @@ impl Pairwise {
         self.averaging.on_training_over();
     }
 
-    /// The next round is due an interval from now.
+    /// This node trains: the next round is due an interval from now.
     pub(crate) fn schedule(&mut self) {
+        self.averaging.links.wake();
         self.starter.schedule(self.averaging.training.steps, self.averaging.round_steps());
     }
 
@@ -417,6 +418,11 @@ impl Pairwise {
         // this run's.
         let is_close = distance.is_some_and(|it| it <= allowed || partner_clip == 0.0);
         is_close && !self.averaging.is_progress_odd(progress_difference)
+    }
+
+    /// The clip norm to begin with, where enough members find the copied model near.
+    pub(crate) fn believed_clip(&self, probed: Probed) -> f64 {
+        probed.believed_clip(self.averaging.gossip.clip_factor)
     }
 
     /// How long unanswered probes are repeated.

@@ -1,5 +1,7 @@
 //! Exchanges that others start with this node: a few at a time, each merged exactly once.
 
+mod incoming;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,13 +15,14 @@ use crate::fragments::Holding;
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::ExchangeFailure;
-use crate::numerics::{CodeWidth, Encoded, MergeRole, Merged, Reference};
+use crate::numerics::{CodeWidth, Encoded, Merged, Reference};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::{Selection, Vector};
 use crate::peer::PeerId;
 use crate::reputation::Reputation;
 use crate::time::Time;
 use crate::{Payload, Snapshot};
+use incoming::{Incoming, Stage};
 
 /// The sub-machine of answered exchanges.
 #[derive(Debug)]
@@ -43,40 +46,6 @@ pub(crate) struct Admission {
     pub(crate) weights: (f32, f32),
     /// Which fragments the starter holds.
     pub(crate) holding: Holding,
-}
-
-#[derive(Debug)]
-struct Incoming {
-    terms: Terms,
-    /// Which fragments the starter holds.
-    holding: Holding,
-    accept: Accept,
-    /// On a link: what both sides have, or once it has arrived the starter's new one.
-    reference: Option<Reference>,
-    deadline: Time,
-    /// The starter's codes, which may come at any time before the merge.
-    received: Option<Payload>,
-    /// Our codes, once they are made; kept after the merge in case they get lost.
-    reply: Option<Outbound>,
-    /// That we have merged.
-    news: Option<Outbound>,
-    stage: Stage,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// Waits for the starter's scales.
-    Expecting,
-    /// Waits for the trainer; the starter's scales.
-    TakingSnapshot(Payload),
-    /// Waits for a worker.
-    Encoding(Circumstances),
-    /// Our codes, made with these scales, are on their way; waits for the starter's.
-    AwaitingCodes(Payload, Circumstances),
-    /// Waits for a worker.
-    Merging(Circumstances),
-    /// Merged.
-    Answered,
 }
 
 impl Responder {
@@ -123,6 +92,21 @@ impl Responder {
         of_others < RESPONDING_MAX && self.of(peer).all(|(_, incoming)| incoming.is_answered() || incoming.is_idle())
     }
 
+    /// The same, where the exchange that has waited longest for its starter's scales may go. How long a starter may take it says
+    /// itself, and two that say nothing more would keep all others out.
+    fn makes_room_for(&mut self, now: Time, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) -> bool {
+        if self.has_room_for(peer) {
+            return true;
+        }
+        let wait = averaging.timeout.short_limit();
+        let is_late = |incoming: &Incoming| matches!(incoming.stage, Stage::Expecting) && now - incoming.since >= wait;
+        let late = self.exchanges.iter().filter(|((starter, _), incoming)| *starter != peer && is_late(incoming));
+        if let Some(key) = late.min_by_key(|(_, incoming)| incoming.since).map(|(key, _)| *key) {
+            self.fail(key, ExchangeFailure::DeadlinePassed, averaging, out);
+        }
+        self.has_room_for(peer)
+    }
+
     /// The highest number heard from a starter: anything up to it is a late duplicate.
     fn newest_number(&self, peer: PeerId) -> Option<ExchangeNumber> {
         let here = self.of(peer).next_back().map(|(number, _)| number);
@@ -144,7 +128,7 @@ impl Responder {
         peer: PeerId,
         propose: &Propose,
         admission: Admission,
-        (averaging, reputation): (&Averaging, &Reputation),
+        (averaging, reputation): (&mut Averaging, &Reputation),
         out: &mut Outbox,
     ) {
         // The same number with another nonce is of another life of the starter, whose clock was set back: that it is over
@@ -162,7 +146,9 @@ impl Responder {
             None => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.exchanges(propose.part) => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.turns.holds(propose.part) => Some(RejectReason::NotHeld),
-            Some(_) if admission.refuse.is_none() && !self.has_room_for(peer) => Some(RejectReason::Busy),
+            Some(_) if admission.refuse.is_none() && !self.makes_room_for(now, peer, averaging, out) => {
+                Some(RejectReason::Busy)
+            }
             Some(CodeWidth::One)
                 if !averaging.links.has_room_for((peer, admission.holding), propose.part.fragment.index) =>
             {
@@ -204,6 +190,7 @@ impl Responder {
             holding: admission.holding,
             accept,
             reference,
+            since: now,
             deadline: now + timeout,
             received: None,
             reply: None,
@@ -422,72 +409,6 @@ impl Responder {
         for (.., (peer, number)) in &answered[..surplus] {
             self.finish(*peer, *number);
         }
-    }
-}
-
-impl Incoming {
-    fn is_answered(&self) -> bool {
-        matches!(self.stage, Stage::Answered)
-    }
-
-    /// Whether the starter's codes have not come: until then it may give the exchange up.
-    fn lacks_codes(&self) -> bool {
-        self.received.is_none() && !matches!(self.stage, Stage::Merging(..) | Stage::Answered)
-    }
-
-    /// Whether trainer or worker have been ordered something. An exchange that is given up before they are done makes room
-    /// for the next, and their queues are short.
-    fn is_at_work(&self) -> bool {
-        matches!(self.stage, Stage::TakingSnapshot(_) | Stage::Encoding(_) | Stage::Merging(_))
-    }
-
-    /// Whether it only waits for the starter.
-    fn is_idle(&self) -> bool {
-        match self.stage {
-            Stage::Expecting => true,
-            Stage::AwaitingCodes(..) => !self.sent().any(Outbound::is_on_its_way),
-            _ => false,
-        }
-    }
-
-    /// Codes that have arrived and are merged are needed no more.
-    fn forget_arrived(&mut self) {
-        if self.is_answered() {
-            self.sent_mut().for_each(Outbound::forget_arrived);
-        }
-    }
-
-    /// What the starter needs of us.
-    fn sent(&self) -> impl Iterator<Item = &Outbound> {
-        self.reply.iter().chain(&self.news)
-    }
-
-    fn sent_mut(&mut self) -> impl Iterator<Item = &mut Outbound> {
-        self.reply.iter_mut().chain(&mut self.news)
-    }
-
-    /// Whether all that was sent has arrived.
-    fn has_arrived(&self) -> bool {
-        self.sent().all(Outbound::has_arrived)
-    }
-
-    fn merge_once_complete(&mut self, peer: PeerId, number: ExchangeNumber, averaging: &Averaging, out: &mut Outbox) {
-        let (Stage::AwaitingCodes(scales, about), Some(reply)) = (&self.stage, &self.reply) else { return };
-        let Some(received) = self.received.take() else { return };
-        let (scales, codes) = (scales.clone(), reply.payload().clone());
-        let own = Encoded { scales, codes, reference: self.reference.take(), norm: about.norm };
-        let grid = averaging.grid(self.terms.part);
-        let job = self.terms.merge_job(MergeRole::Responder, about.parameters, own, received, grid);
-        self.stage = Stage::Merging(*about);
-        out.request(Purpose::ResponderMerge(peer, number), |request| WorkerOrder::Merge { request, job });
-    }
-
-    /// The starter asks once more: says and sends what may have been lost, of either side.
-    fn answer_again(&mut self, peer: PeerId, out: &mut Outbox) {
-        if matches!(self.stage, Stage::Expecting) || self.lacks_codes() {
-            out.send(peer, Message::Accept(self.accept.clone()));
-        }
-        self.sent_mut().for_each(|sent| sent.send_again(out));
     }
 }
 

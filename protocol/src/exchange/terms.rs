@@ -1,7 +1,7 @@
 //! What both partners of an exchange agree on before any bulk moves, and what neither may say.
 
 use crate::Payload;
-use crate::bounds::WEIGHT_CLAMP;
+use crate::bounds::{PROGRESS_MAX, WEIGHT_CLAMP};
 use crate::message::{Accept, Propose, Standing};
 use crate::misbehaviour::Misbehaviour;
 use crate::numerics::{CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Reference, Scales};
@@ -13,9 +13,6 @@ const MOMENTUM_STEP_FRACTION: f64 = 0.7;
 /// A partner that lets in less than one in so many parts of the usual rebuffs us (a guess: honest clip norms of one swarm
 /// lie within a factor of two of each other).
 const REBUFF_FACTOR: f64 = 4.0;
-
-/// The most steps that a run can have: see `schedule.total_steps`.
-const PROGRESS_MAX: f64 = 1e9;
 
 /// The terms, as one side holds them.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -40,7 +40,8 @@ pub(crate) struct Witness {
 pub(super) struct Check {
     /// At most one for each request that its copy needed.
     pub(super) donors: Vec<Witness>,
-    since: Time,
+    /// Since when all that were asked have been busy.
+    declined_since: Option<Time>,
     /// Which of the model are to be checked.
     fragments: Vec<u16>,
     /// How many of them others have found near their own.
@@ -49,7 +50,7 @@ pub(super) struct Check {
     agreeing: Vec<Witness>,
     /// The smallest limit that those have set.
     clip: Option<f64>,
-    /// Checks without an answer.
+    /// Checks without an answer since the last one with one.
     unanswered: u32,
     /// Who found it far from its own model: a liar may be among them, as among donors.
     objectors: Vec<Witness>,
@@ -61,10 +62,10 @@ pub(super) struct Check {
 
 impl Check {
     /// `fragments`: of the model, which the node holds.
-    pub(super) fn new(now: Time, donors: Vec<Witness>, fragments: Vec<u16>) -> Check {
+    pub(super) fn new(donors: Vec<Witness>, fragments: Vec<u16>) -> Check {
         Check {
             donors,
-            since: now,
+            declined_since: None,
             fragments,
             near: 0,
             agreeing: Vec::new(),
@@ -151,7 +152,7 @@ impl Check {
 
     /// A member is busy. Where that goes on for as long as `timeout`, it is no answer.
     pub(super) fn on_declined(&mut self, now: Time, timeout: Duration) {
-        if now - self.since >= timeout {
+        if now - *self.declined_since.get_or_insert(now) >= timeout {
             self.unanswered = CHECKS_UNANSWERED_MAX;
         }
     }
@@ -164,11 +165,18 @@ impl Check {
 
     /// Whether one of the two is alone with its model only a third can tell, so the first objection brings another check.
     pub(super) fn on_objection(&mut self, checker: Witness) {
+        self.on_answer();
         self.objectors.push(self.known(checker));
+    }
+
+    /// Somebody answers: a model of many fragments takes many checks, and some of them meet a busy member.
+    fn on_answer(&mut self) {
+        (self.unanswered, self.declined_since) = (0, None);
     }
 
     /// A fragment is near that of a member that lets in `clip`.
     pub(super) fn on_near(&mut self, fragment: u16, clip: f64, checker: Witness) {
+        self.on_answer();
         let checker = self.known(checker);
         if Some(fragment) == self.fragment() && self.agreeing.iter().all(|agreeing| agreeing.range != checker.range) {
             self.agreeing.push(checker);
@@ -233,7 +241,7 @@ mod tests {
 
     /// What has become of a check of one fragment after such answers: believed, dropped, or whom to ask next.
     fn after(donors: &[Witness], members: &[Witness], answers: &[(Witness, bool)]) -> (Option<f64>, Vec<u8>) {
-        let mut check = Check::new(Time::ZERO, donors.to_vec(), vec![0]);
+        let mut check = Check::new(donors.to_vec(), vec![0]);
         for (checker, is_near) in answers {
             assert!(check.checkers(members).contains(&checker.peer), "{checker:?} is not asked: {check:?}");
             if *is_near { check.on_near(0, 3.0, *checker) } else { check.on_objection(*checker) }
@@ -245,7 +253,7 @@ mod tests {
     #[test]
     fn every_fragment_is_looked_at_before_a_copy_is_believed() {
         let checker = member(1, 0);
-        let mut check = Check::new(Time::ZERO, Vec::new(), vec![0, 1, 2, 5]);
+        let mut check = Check::new(Vec::new(), vec![0, 1, 2, 5]);
         for fragment in 0..3 {
             assert_eq!(check.fragment(), Some(fragment));
             check.on_near(fragment, 5.0 - f64::from(fragment), checker);
@@ -295,10 +303,30 @@ mod tests {
         }
     }
 
+    /// The fragments of a large model take a check each, and some of those asked are busy.
+    #[test]
+    fn refusals_and_silence_count_since_the_last_answer() {
+        let (all, timeout) = ([member(1, 0), member(2, 0)], Duration::from_secs(10));
+        let at = |second: u64| Time::ZERO + Duration::from_secs(second);
+        let mut check = Check::new(vec![all[0]], (0..8).collect());
+        for fragment in 0..8 {
+            check.on_declined(at(20 * u64::from(fragment)), timeout);
+            check.on_declined(at(20 * u64::from(fragment) + 9), timeout);
+            check.on_unanswered(all[1].peer);
+            assert_eq!(checkers(&check, &all), [2], "fragment {fragment}");
+            check.on_near(fragment, 3.0, all[1]);
+            assert_eq!(check.agreement(&all).is_some(), fragment == 7);
+        }
+        let mut check = Check::new(vec![all[0]], vec![0]);
+        check.on_declined(at(0), timeout);
+        check.on_declined(at(10), timeout);
+        assert!(checkers(&check, &all).is_empty(), "busy for as long as that");
+    }
+
     #[test]
     fn a_range_that_does_not_answer_is_waited_for_no_longer() {
         let all = [member(1, 1), member(2, 1), member(3, 2)];
-        let mut check = Check::new(Time::ZERO, vec![all[0]], vec![0]);
+        let mut check = Check::new(vec![all[0]], vec![0]);
         assert_eq!(checkers(&check, &all), [3]);
         check.on_unanswered(all[2].peer);
         assert_eq!(checkers(&check, &all), [2]);

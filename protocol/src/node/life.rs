@@ -1,7 +1,7 @@
 //! A node's way through its phases: joining, training, the last exchanges, leaving.
 
 use super::Node;
-use super::ending::Settlings;
+use super::ending::{CopyingAnew, Settlings};
 use crate::bounds::OUTDATED_BEGUN_FOR;
 use crate::effect::{Effect, TrainerOrder};
 use crate::exchange::{Ended, Outcome};
@@ -46,7 +46,7 @@ impl Node {
             Phase::Joining => self.copy(now),
             // Training goes on meanwhile; what this node has learned since it fell behind is lost anyway.
             Phase::Training if self.is_copying_anew() && self.is_resting => {}
-            Phase::Training if self.is_copying_anew() => self.copy(now),
+            Phase::Training if self.is_copying_anew() => self.copy_in_training(now),
             Phase::Settling if self.is_copying_anew() => self.copy_at_the_end(now),
             Phase::Training | Phase::Settling | Phase::Completed if progress_missed.is_some() => {
                 self.is_outlier = true;
@@ -102,7 +102,7 @@ impl Node {
                 self.outbox.notice(Notice::StateReceived { donors: senders, progress });
                 self.giving.on_model_replaced(&mut self.outbox);
                 if matches!(self.phase, Phase::Joining | Phase::Training | Phase::Settling) {
-                    self.joining.begin_check(now, donors, self.pairwise.fragments().to_vec());
+                    self.joining.begin_check(donors, self.pairwise.fragments().to_vec());
                     self.pairwise.on_model_replaced(&mut self.outbox);
                     self.check_copy(now);
                 }
@@ -140,9 +140,9 @@ impl Node {
         }
     }
 
-    /// The connected members that hold a fragment.
+    /// The members that hold a fragment and can be asked: through a relay there are no exchanges.
     fn holders_of(&self, fragment: Option<u16>) -> Vec<Witness> {
-        let members = self.membership.connected().map(|peer| self.witness(peer));
+        let members = self.membership.directly_connected().map(|peer| self.witness(peer));
         members.filter(|member| fragment.is_some_and(|fragment| member.holding.holds(fragment))).collect()
     }
 
@@ -159,7 +159,8 @@ impl Node {
             Outcome::Probed(probed) => {
                 let witness = self.witness(checker);
                 if self.pairwise.is_near(probed) {
-                    self.joining.on_near(part.fragment.index, probed.partner_clip, witness);
+                    let clip = self.pairwise.believed_clip(probed);
+                    self.joining.on_near(part.fragment.index, clip, witness);
                 } else {
                     self.joining.object(witness);
                 }
@@ -177,6 +178,7 @@ impl Node {
     fn believe_copy(&mut self, clip: Option<f64>) {
         self.joining.end_check();
         (self.is_outlier, self.outdated_until) = (false, None);
+        self.copying_anew = CopyingAnew::default();
         self.pairwise.begin_ramp(clip);
         self.begin_training();
     }
@@ -263,13 +265,15 @@ impl Node {
             return;
         }
         let was_training = self.phase == Phase::Training;
+        // What is copied moves nobody before it is believed.
+        let has_model = was_training && !self.is_copying_anew() && !self.joining.is_checking();
         // Who ends a moment later may be left without the replica.
         let ended = self.synchronous.as_ref().filter(|synchronous| synchronous.is_needed(now) && !was_training);
         let stays = ended.map_or(self.leaving_max, |synchronous| self.leaving_max.max(synchronous.farewell_max()));
         self.phase = Phase::Leaving;
         self.phase_deadline = Some(now + stays);
         self.outbox.push(TrainerOrder::End);
-        if was_training && self.pairwise.is_idle() && self.synchronous.is_none() {
+        if has_model && self.pairwise.is_idle() && self.synchronous.is_none() {
             // What this node has learned since its last exchange should not be lost to the swarm.
             self.pairwise.begin_round();
             self.start_exchange(now);

@@ -134,3 +134,27 @@ fn a_member_that_asks_for_a_model_itself_is_no_checker() {
     assert_eq!(unchecked(&effects), Some((Unchecked::NobodyElse, false)));
     assert!(trains(&effects));
 }
+
+/// Through a relay nobody compares models: it was waited for, for as long as it was connected.
+#[test]
+fn a_member_behind_a_relay_is_no_checker() {
+    let (mut driven, effects) = connected(Start::FromPeer, 2);
+    let asked = requests(&effects);
+    let other = if asked[0].0 == peer(1) { peer(2) } else { peer(1) };
+    driven.tell(Event::PathChanged { peer: other, is_direct: false });
+    let mut effects = driven.copy(&asked);
+    effects.extend(driven.wait(Duration::from_secs(1)));
+    assert_eq!((unchecked(&effects), trains(&effects)), (Some((Unchecked::NobodyElse, false)), true));
+}
+
+/// Members take what a joiner tells them of its progress for its own fault.
+#[test]
+fn a_model_of_more_steps_than_a_run_can_have_is_its_donors_fault() {
+    let (mut driven, effects) = connected(Start::FromPeer, 1);
+    let (peer, request, chunks) = requests(&effects)[0];
+    let layout = *layout(PARAMETERS).digest();
+    let header = TransferHeader::State { request, chunk: chunks.first, progress: 1e300, layout };
+    let effects = driven.tell(Event::TransferReceived { peer, header, payload: part(chunks.first, 1) });
+    let is_told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::PeerMisbehaved { .. }));
+    assert!(effects.iter().any(is_told), "{effects:?}");
+}

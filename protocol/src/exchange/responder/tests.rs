@@ -42,7 +42,7 @@ fn codes_of_a_model_that_was_replaced_are_not_merged() {
         let (peer, now) = (PeerId::from_public_key(STARTER), Time::ZERO);
         let holding = Holding::ALL;
         let admission = Admission { refuse: None, joining_retry: Duration::ZERO, weights: (1.0, 1.0), holding };
-        responder.on_propose(now, peer, &propose(), admission, (&averaging, &Reputation::default()), &mut out);
+        responder.on_propose(now, peer, &propose(), admission, (&mut averaging, &Reputation::default()), &mut out);
         responder.on_scales(peer, EXCHANGE, Payload::default(), &mut out);
         assert!(matches!(request(&mut out), Some(Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))));
         if !is_late {

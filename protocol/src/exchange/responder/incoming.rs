@@ -1,0 +1,123 @@
+//! An exchange that another member has started, from its proposal to the last word about it.
+
+use super::super::averaging::{Averaging, Circumstances};
+use super::super::outbound::Outbound;
+use super::super::terms::Terms;
+use crate::Payload;
+use crate::effect::WorkerOrder;
+use crate::fragments::Holding;
+use crate::message::{Accept, ExchangeNumber, Message};
+use crate::numerics::{Encoded, MergeRole, Reference};
+use crate::outbox::{Outbox, Purpose};
+use crate::peer::PeerId;
+use crate::time::Time;
+
+/// An exchange that another member has started.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    pub(super) terms: Terms,
+    /// Which fragments the starter holds.
+    pub(super) holding: Holding,
+    pub(super) accept: Accept,
+    /// On a link: what both sides have, or once it has arrived the starter's new one.
+    pub(super) reference: Option<Reference>,
+    /// When it was accepted.
+    pub(super) since: Time,
+    pub(super) deadline: Time,
+    /// The starter's codes, which may come at any time before the merge.
+    pub(super) received: Option<Payload>,
+    /// Our codes, once they are made; kept after the merge in case they get lost.
+    pub(super) reply: Option<Outbound>,
+    /// That we have merged.
+    pub(super) news: Option<Outbound>,
+    pub(super) stage: Stage,
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Waits for the starter's scales.
+    Expecting,
+    /// Waits for the trainer; the starter's scales.
+    TakingSnapshot(Payload),
+    /// Waits for a worker.
+    Encoding(Circumstances),
+    /// Our codes, made with these scales, are on their way; waits for the starter's.
+    AwaitingCodes(Payload, Circumstances),
+    /// Waits for a worker.
+    Merging(Circumstances),
+    /// Merged.
+    Answered,
+}
+
+impl Incoming {
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(self.stage, Stage::Answered)
+    }
+
+    /// Whether the starter's codes have not come: until then it may give the exchange up.
+    pub(super) fn lacks_codes(&self) -> bool {
+        self.received.is_none() && !matches!(self.stage, Stage::Merging(..) | Stage::Answered)
+    }
+
+    /// Whether trainer or worker have been ordered something. An exchange that is given up before they are done makes room
+    /// for the next, and their queues are short.
+    pub(super) fn is_at_work(&self) -> bool {
+        matches!(self.stage, Stage::TakingSnapshot(_) | Stage::Encoding(_) | Stage::Merging(_))
+    }
+
+    /// Whether it only waits for the starter.
+    pub(super) fn is_idle(&self) -> bool {
+        match self.stage {
+            Stage::Expecting => true,
+            Stage::AwaitingCodes(..) => !self.sent().any(Outbound::is_on_its_way),
+            _ => false,
+        }
+    }
+
+    /// Codes that have arrived and are merged are needed no more.
+    pub(super) fn forget_arrived(&mut self) {
+        if self.is_answered() {
+            self.sent_mut().for_each(Outbound::forget_arrived);
+        }
+    }
+
+    /// What the starter needs of us.
+    pub(super) fn sent(&self) -> impl Iterator<Item = &Outbound> {
+        self.reply.iter().chain(&self.news)
+    }
+
+    pub(super) fn sent_mut(&mut self) -> impl Iterator<Item = &mut Outbound> {
+        self.reply.iter_mut().chain(&mut self.news)
+    }
+
+    /// Whether all that was sent has arrived.
+    pub(super) fn has_arrived(&self) -> bool {
+        self.sent().all(Outbound::has_arrived)
+    }
+
+    pub(super) fn merge_once_complete(
+        &mut self,
+        peer: PeerId,
+        number: ExchangeNumber,
+        averaging: &Averaging,
+        out: &mut Outbox,
+    ) {
+        let (Stage::AwaitingCodes(scales, about), Some(reply)) = (&self.stage, &self.reply) else { return };
+        let Some(received) = self.received.take() else { return };
+        let (scales, codes) = (scales.clone(), reply.payload().clone());
+        let own = Encoded { scales, codes, reference: self.reference.take(), norm: about.norm };
+        let grid = averaging.grid(self.terms.part);
+        let job = self.terms.merge_job(MergeRole::Responder, about.parameters, own, received, grid);
+        self.stage = Stage::Merging(*about);
+        out.request(Purpose::ResponderMerge(peer, number), |request| WorkerOrder::Merge { request, job });
+    }
+
+    /// The starter asks once more: says and sends what may have been lost, of either side.
+    pub(super) fn answer_again(&mut self, peer: PeerId, out: &mut Outbox) {
+        if matches!(self.stage, Stage::Expecting) || self.lacks_codes() {
+            out.send(peer, Message::Accept(self.accept.clone()));
+        }
+        self.sent_mut().for_each(|sent| sent.send_again(out));
+    }
+}
