@@ -98,8 +98,10 @@ async function keysAndNames(browser) {
   const { context, heard } = await watched(browser, { viewport: { width: 1280, height: 900 } });
   const page = await context.newPage();
   await open(page, "overview");
-  await page.keyboard.press("3");
-  check(await until(async () => (await text(page, "main h1")) === "Peers"), "a digit opens a page");
+  await page.keyboard.press("4");
+  await page.locator("#pages a", { hasText: "Peers" }).press("Enter");
+  check(await until(async () => (await text(page, "main h1")) === "Peers"), "a link opens a page by key, and a digit none");
+  check(await page.evaluate(() => document.activeElement.id === "main"), "and who reads goes on where the page begins");
   check(await until(async () => (await text(page, "main")).includes(hostileName)), "a member's name is shown as it is");
   const images = await page.locator("main img, main script, main iframe").count();
   check(images === 0, "a member's name becomes no element");
@@ -181,6 +183,28 @@ async function eightTabs(browser) {
   await context.close();
 }
 
+/** The address is another daemon's by the time that a hidden tab is seen again. */
+async function anotherDaemon(browser) {
+  const { context, heard } = await watched(browser, { viewport: { width: 900, height: 700 } });
+  const page = await context.newPage();
+  await open(page, "overview");
+  await hide(page, true);
+  const asked = (path) => heard.requests.filter((url) => url.includes(path)).length;
+  const [summaries, records] = [asked("/api/v1/summary"), asked("/api/v1/records")];
+  // A full answer whose numbers are those of a process that began later.
+  const record = JSON.stringify({ v: 1, seq: 1, t: new Date().toISOString(), up: 1, node: "another", kind: "event", level: "info", text: "began" });
+  const body = Array.from({ length: 1000 }, () => record).join("\n");
+  await page.route("**/api/v1/records*", (route) => route.fulfill({ body }), { times: 1 });
+  await hide(page, false);
+  check(await until(() => asked("/api/v1/summary") > summaries), "a tab begins anew with another daemon");
+  const before = await steps(page);
+  check(await until(async () => (await steps(page)) > before), "and goes on");
+  const more = asked("/api/v1/records") - records;
+  check(more <= 3, `and asks for records as often as needed: ${more} times`);
+  check(heard.errors.length === 0, `no console errors: ${heard.errors.join("; ")}`);
+  await context.close();
+}
+
 /** The page takes hours of records, in no time; its memory must not follow. */
 async function hours(browser) {
   const { context, heard } = await watched(browser, { viewport: { width: 1280, height: 900 } });
@@ -234,7 +258,7 @@ async function hours(browser) {
 (async () => {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
   try {
-    const parts = { everyPage, keysAndNames, eightTabs, hours };
+    const parts = { everyPage, keysAndNames, eightTabs, anotherDaemon, hours };
     for (const name of only?.split(",") ?? Object.keys(parts)) await parts[name](browser);
   } catch (error) {
     check(false, error.stack);

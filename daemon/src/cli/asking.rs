@@ -26,7 +26,7 @@ pub struct StatusOptions {
 pub struct FinishOptions {
     /// The run: its folder or its name [default: of the daemons on this machine, the founder of the run that started last].
     pub run: Option<PathBuf>,
-    /// Time until the run is complete, such as 20m or 2h30m [default: a fifth of the steps so far].
+    /// Time until the run is complete, such as 20m or 2h30m [default: a fifth of the steps so far; at least 20 steps].
     #[arg(long = "in", value_name = "TIME", value_parser = seconds, allow_hyphen_values = true)]
     pub seconds: Option<f64>,
     /// Where the daemon answers, where no run is given.

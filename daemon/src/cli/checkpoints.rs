@@ -20,7 +20,7 @@ pub struct SampleOptions {
     #[arg(long, alias = "bytes", default_value = "500", value_name = "N",
         value_parser = whole::<u64>(1..=1_000_000, ""))]
     pub tokens: u64,
-    /// 0 takes the likeliest token, 1 draws from the model's distribution.
+    /// From 0 to 10: 0 takes the likeliest token, 1 draws from the model's distribution.
     #[arg(long, default_value = "0.8", value_name = "T",
         value_parser = decimal(|value| (0.0..=10.0).contains(&value), "a number from 0 to 10"))]
     pub temperature: f64,

@@ -35,8 +35,10 @@ pub(super) const START: &str = "\
 Examples:
   murmur start
   murmur start -d
-  murmur start run.toml --data books/ --upload-mbit 10 --quiet-hours 22:00-07:00
-  murmur start run.toml --data hf://datasets/roneneldan/TinyStories/data --base hf://HuggingFaceTB/SmolLM2-135M
+  murmur start --data books/
+  murmur start --data book.txt --upload-mbit 10 --quiet-hours 22:00-07:00
+  murmur start lora.toml --base hf://HuggingFaceTB/SmolLM2-135M \\
+    --tokenizer hf://HuggingFaceTB/SmolLM2-135M/tokenizer.json --data book.txt
   murmur start --tensorboard logs --mlflow http://127.0.0.1:5000";
 
 pub(super) const JOIN: &str = "\
@@ -71,7 +73,10 @@ Examples:
 pub(super) const DOCTOR: &str = "\
 Examples:
   murmur doctor
-  murmur doctor murmur1H6vG… --upload-mbit 10";
+  murmur doctor murmur1H6vG… --upload-mbit 10
+
+The exit code is 0 where nothing stands in the way. Else it is that with which a daemon would end: 3 for settings, 4 for the \
+network, 5 for files; 1 for any other problem, or where problems differ.";
 
 pub(super) const BENCH: &str = "\
 Examples:
@@ -150,8 +155,10 @@ Examples:
 
 pub(super) const SERVICE: &str = "\
 Examples:
+  mkdir -p ~/.config/systemd/user
   murmur service --data-dir ~/murmur > ~/.config/systemd/user/murmur.service
-  systemctl --user daemon-reload && systemctl --user enable --now murmur";
+  systemctl --user daemon-reload && systemctl --user enable --now murmur
+  loginctl enable-linger    # so that it runs while nobody is logged in";
 
 pub(super) const COMPLETIONS: &str = "\
 Examples:

@@ -12,7 +12,7 @@ use crate::settings::{Flags, Lend};
 /// Options of `lend`.
 #[derive(Debug, Args)]
 pub struct LendOptions {
-    /// Memory for layers, such as 6GB or 500MB [default: four fifths of what is free].
+    /// Memory for layers, 1MB to 1000TB, such as 6GB or 500MB [default: four fifths of what is free].
     #[arg(long, env = "MURMUR_MEMORY", value_name = "SIZE", help_heading = TRAINING, value_parser = memory)]
     pub memory: Option<u64>,
     /// auto, cpu or cuda:N.

@@ -31,7 +31,7 @@ pub struct LocalOptions {
     #[arg(long = "helper", value_name = "N", conflicts_with = "against", help_heading = TRAINING,
         value_parser = whole::<u8>(1..=HELPERS_MAX as u64, "; leave it out for a swarm without a team"))]
     pub helpers: Option<u8>,
-    /// Steps of each daemon [default: the run's schedule.total_steps, or 1200].
+    /// Steps of each daemon, 1 to 1000000000 [default: the run's schedule.total_steps, or 1200].
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = whole::<u64>(1..=1_000_000_000, "; leave it out for the run's own"))]
     pub steps: Option<u64>,

@@ -17,12 +17,13 @@ use crate::settings::{Daemon, Flags, Machine};
 pub struct StartOptions {
     /// The run file [default: the built-in stories; texts given with --data instead of them].
     pub run: Option<PathBuf>,
-    /// Hours from now after which the whole run is complete; the last sixth is the decay. For a run that this node founds.
+    /// Hours from now, above 0 and at most 8784 (a year), after which the whole run is complete; the last sixth is the decay. For
+    /// a run that this node founds.
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = decimal(|hours| hours > 0.0 && hours <= 8784.0, "hours: above 0, at most 8784 (a year)"))]
     pub hours: Option<f64>,
-    /// Tokens (images for models of images) of all members together from now on, after which the whole run is complete, such
-    /// as 5e9; the last sixth is the decay. For a run that this node founds.
+    /// Tokens (images for models of images) of all members together from now on, 1 to 1e18 and such as 5e9, after which the whole
+    /// run is complete; the last sixth is the decay. For a run that this node founds.
     #[arg(long, value_name = "N", help_heading = TRAINING, conflicts_with = "hours",
         value_parser = decimal(|tokens| tokens >= 1.0 && tokens <= 1e18, "tokens: at least 1, at most 1e18, such as 5e9"))]
     pub tokens: Option<f64>,

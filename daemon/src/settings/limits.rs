@@ -22,15 +22,15 @@ section! {
                 Flag::new("training-percent", "PERCENT", LIMITS).of(&[Daemon, Local]).shaped(|arg| arg.display_order(0))
                     .says_of(Local, "Of the time, training steps of each daemon take at most so much, in percent")
             );
-        /// Megabits a second that it sends at most, over all peers.
+        /// Megabits a second that it sends at most, over all peers [default: no cap].
         ///
         /// Exchanges may take all of it; without a cap they take a quarter of the uplink as it is measured.
         upload_mbit: f64 = 0.0 =>
             range(CAP), flag(Flag::new("upload-mbit", "MBIT", LIMITS).of(&[Machine, Lend]));
-        /// Megabits a second that it receives at most.
+        /// Megabits a second that it receives at most [default: no cap].
         download_mbit: f64 = 0.0 =>
             range(CAP), flag(Flag::new("download-mbit", "MBIT", LIMITS).of(&[Machine, Lend]));
-        /// Gigabytes (10⁹ bytes) a day, both ways together, after which it rests.
+        /// Gigabytes (10⁹ bytes) a day, both ways together, after which it rests [default: no budget].
         daily_gigabytes: f64 = 0.0 =>
             range(Range::new(0.0, 1e6).or_zero("no budget")),
             flag(Flag::new("daily-gigabytes", "GB", LIMITS).of(&[Daemon]));

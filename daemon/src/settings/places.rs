@@ -47,7 +47,7 @@ section! {
 section! {
     /// What a node keeps.
     pub struct CheckpointSettings {
-        /// Identity, known peers and checkpoints [default: murmur/<run> in the user's data directory].
+        /// Identity, known peers and checkpoints [default: murmur/<run> in $XDG_DATA_HOME, or else in ~/.local/share].
         directory: PathBuf = PathBuf::new() => flag(Flag::new("data-dir", "FOLDER", DATA).of(&[Machine]));
         /// Seconds between two checkpoints, the first of them within 30 s; 0 writes only the final one.
         every_seconds: u64 = 300;

@@ -12,19 +12,19 @@ use crate::limits::quiet_hours::parse_time;
 section! {
     /// How long a node stays, for machines that are lent, paid by the hour, or taken back at short notice.
     pub struct StaySettings {
-        /// Leave when a clock next shows this, such as 06:00.
+        /// Leave when a clock in --time-zone next shows this, such as 06:00 [default: it stays].
         ///
-        /// A clock in `limits.time_zone`; empty: it sets no time.
+        /// In a file, a clock in `limits.time_zone`; empty: it sets no time.
         until: String = String::new() =>
             form("a time of day such as 06:00, or nothing", |text| text.is_empty() || parse_time(text).is_some()),
             such_as(&["06:00", "18:30", "23:59"]), flag(Flag::new("until", "TIME", STAY).of(&[Daemon]));
-        /// Leave after so many hours.
+        /// Leave after so many hours [default: no limit].
         ///
         /// Counted from the start of the process.
         max_hours: f64 = 0.0 =>
             range(Range::new(0.0, 8784.0).or_zero("no limit").unit(" hours (a year)")),
             flag(Flag::new("max-hours", "N", STAY).of(&[Daemon]));
-        /// Leave after so many gigabytes, both ways together.
+        /// Leave after so many gigabytes, both ways together [default: no limit].
         ///
         /// Of 10⁹ bytes, since the start of the process.
         max_gigabytes: f64 = 0.0 =>

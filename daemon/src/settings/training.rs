@@ -22,7 +22,7 @@ pub(crate) const THREADS: Range<usize> = Range::new(0, 1024).or_zero("takes all 
 section! {
     /// How a machine trains.
     pub struct TrainingSettings {
-        /// auto, cpu or cuda:N; several as cuda:0,cuda:1 train as one node.
+        /// auto, cpu or cuda:N; several as cuda:0,cuda:1 train as one node [default: auto, a GPU where there is one, else the CPU].
         ///
         /// A file names several in `devices`.
         device: String = "auto".to_owned() =>
@@ -34,9 +34,9 @@ section! {
         devices: Vec<String> = Vec::new() =>
             each("a list of \"cpu\" and \"cuda:N\"", is_one_device), at_most(DEVICES_MAX), set_by("device");
         /// Several devices have all of the model each (replicate), or some of its layers each (pipeline); or a GPU takes layer
-        /// after layer from the machine's memory (offload); auto takes the first of these that fits.
+        /// after layer from the machine's memory (offload); auto takes the first of these that fits [default: auto].
         split: Split = Split::Auto => flag(Flag::new("split", "HOW", TRAINING).of(&[Machine]));
-        /// CPU threads that train.
+        /// CPU threads that train [default: all cores].
         threads: usize = 0 => range(THREADS), flag(Flag::new("threads", "N", TRAINING).of(&[Machine, Lend, Bench]));
         /// Compute activations again in the backward: less memory, a third more arithmetic.
         recompute: bool = false =>

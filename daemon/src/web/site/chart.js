@@ -4,7 +4,7 @@
 // the style sheet, and keys reach every point of it.
 
 import { el, say, set, svg } from "./elements.js";
-import { clock } from "./format.js";
+import { clock, zone } from "./format.js";
 
 const HEIGHT = 190;
 const MARGIN = { top: 10, right: 58, bottom: 24, left: 2 };
@@ -198,7 +198,7 @@ export class Chart {
         const isThere = point && Math.abs(point.time - row.time) <= 2 * this.data.period;
         return el("td", { class: "number" }, isThere ? this.written(point.mean) : "–");
       })));
-    this.table.replaceChildren(el("table", {}, el("caption", {}, this.title), el("thead", {}, header), el("tbody", {}, ...cells)));
+    this.table.replaceChildren(el("table", {}, el("caption", {}, `${this.title}. Times of this browser's clock (${zone()}).`), el("thead", {}, header), el("tbody", {}, ...cells)));
   }
 }
 

@@ -66,11 +66,18 @@ export function named(id, name) {
   return name ? `${short(id)} · ${name}` : short(id);
 }
 
-/** The time of day of milliseconds since 1970. */
+/** The time of milliseconds since 1970 on this browser's clock, behind the date where that is not today's. */
 export function clock(wall) {
   const date = new Date(wall);
   const two = (number) => String(number).padStart(2, "0");
-  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  if (date.toDateString() === new Date().toDateString()) return time;
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
+}
+
+/** The time zone of this browser's clock. */
+export function zone() {
+  return new Intl.DateTimeFormat().resolvedOptions().timeZone ?? "its time zone";
 }
 
 export function isNumber(value) {

@@ -21,8 +21,11 @@ const NAMES = Object.keys(PAGES);
 /** The page is drawn so often at most, in milliseconds. */
 const FRAME = 250;
 
+/** After a request without an answer the next one comes so much later, in milliseconds. */
+const AGAIN = 3000;
+
 const main = document.getElementById("main");
-const state = { picture: null, curves: null, page: null, update: null, close: null, isLost: false, drawnAt: 0, isDue: false };
+const state = { picture: null, curves: null, turn: 0, update: null, close: null, isLost: false, drawnAt: 0, isDue: false };
 let stream = null;
 let windowSeconds = Number(kept("murmur-window") ?? 300);
 
@@ -41,11 +44,11 @@ async function begin() {
     await open();
   } catch (error) {
     lost(error);
-    setTimeout(begin, 3000);
+    setTimeout(begin, AGAIN);
     return;
   }
   if (stream) stream.restart(state.picture.seq);
-  else stream = new Stream(state.picture.seq, { taken, reset, told });
+  else stream = new Stream(state.picture.seq, { taken, reset, told, isForeign });
 }
 
 function lost(error) {
@@ -67,9 +70,13 @@ function told(word) {
   wish();
 }
 
+/** Whether a record is of another node, or of another process of this one. */
+function isForeign(record) {
+  return record.node !== state.picture.node || (record.kind === "run" && record.session !== state.picture.run.session);
+}
+
 /** Takes in a record. Tests call it, too. */
 export function taken(record) {
-  if (record.kind === "run" && record.session !== state.picture.run.session) return reset();
   state.picture.apply(record, (metric, time, value) => state.curves?.push(metric, time, value));
   return wish();
 }
@@ -108,21 +115,36 @@ function context() {
   return { picture: state.picture, curves: state.curves, isLost: state.isLost, wish };
 }
 
-/** Opens the page that the address names. */
+/** Turns to the page that the address names, again and again until the daemon answers. `then` is called once it is there. */
+async function turn(then) {
+  const own = state.turn + 1;
+  try {
+    if (await open()) then();
+  } catch (error) {
+    lost(error);
+    setTimeout(() => { if (state.turn === own) turn(then); }, AGAIN);
+  }
+}
+
+/** Opens the page that the address names; false where another one was asked for meanwhile. */
 async function open() {
+  const own = state.turn += 1;
   api.takeToken();
   const name = NAMES.includes(location.hash.slice(1)) ? location.hash.slice(1) : "overview";
   const page = PAGES[name];
   state.close?.();
   state.close = state.update = null;
-  state.page = name;
   for (const link of document.querySelectorAll("#pages a")) {
     set(link, "aria-current", link.hash === `#${name}` ? "page" : null);
   }
   document.title = `${page.title} · murmur`;
   const curves = new Curves(page.metrics, windowSeconds);
-  await curves.load();
-  if (state.page !== name) return;
+  try {
+    await curves.load();
+  } catch (error) {
+    if (own === state.turn) throw error;
+  }
+  if (own !== state.turn) return false;
   state.curves = curves;
   const built = page.build({ ...context(), curves });
   const head = name === "overview" ? [] : [el("h1", {}, page.title), el("p", { class: "lead" }, page.lead)];
@@ -132,6 +154,7 @@ async function open() {
   state.update = built.update;
   state.close = built.close;
   draw();
+  return true;
 }
 
 /** Which window the curves show. */
@@ -141,7 +164,7 @@ function windows() {
     input.addEventListener("change", () => {
       windowSeconds = seconds;
       keep("murmur-window", seconds);
-      open().then(() => main.querySelector("input[name=window]:checked")?.focus(), lost);
+      turn(() => main.querySelector("input[name=window]:checked")?.focus());
     });
     return el("label", {}, input, el("span", {}, name));
   };
@@ -150,16 +173,15 @@ function windows() {
 
 function buildPages() {
   const list = document.getElementById("pages");
-  list.replaceChildren(...NAMES.map((name, index) =>
-    el("li", {}, el("a", { href: `#${name}`, title: `key ${index + 1}` }, PAGES[name].title))));
+  list.replaceChildren(...NAMES.map((name) => el("li", {}, el("a", { href: `#${name}` }, PAGES[name].title))));
   addEventListener("hashchange", () => {
-    if (location.hash === "#main") return;
-    open().then(() => { scrollTo(0, 0); }, lost);
-  });
-  addEventListener("keydown", (event) => {
-    const isTyping = event.target.matches("input[type=text], input[type=search], input[type=password]");
-    const name = NAMES[Number(event.key) - 1];
-    if (name && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) location.hash = name;
+    // Before the first answer there is nothing to draw, and `begin` opens what is named by then.
+    if (location.hash === "#main" || !state.picture) return;
+    turn(() => {
+      // Who reads with the ears goes on where the new page begins.
+      main.focus({ preventScroll: true });
+      scrollTo(0, 0);
+    });
   });
 }
 
@@ -181,6 +203,7 @@ function buildTheme() {
 
 buildPages();
 buildTheme();
+main.replaceChildren(el("p", { class: "quiet" }, "Asking the daemon…"));
 begin();
 // Ages grow although nothing comes.
 setInterval(wish, 1000);

@@ -9,9 +9,12 @@ import * as api from "./api.js";
 const NAME = "murmur-stream";
 
 export class Stream {
-  /** `taken` gets each record once and in order; `reset` is called where that is not possible; `told` hears "live" or "lost". */
-  constructor(seq, { taken, reset, told }) {
-    Object.assign(this, { seq, taken, reset, told, stop: null, waiting: [], isCatchingUp: false });
+  /**
+   * `taken` gets each record once and in order; `reset` is called where that is not possible; `told` hears "live" or "lost";
+   * `isForeign` says whether a record is of another process than those before.
+   */
+  constructor(seq, { taken, reset, told, isForeign }) {
+    Object.assign(this, { seq, taken, reset, told, isForeign, stop: null, catching: null });
     document.addEventListener("visibilitychange", () => this.look());
     addEventListener("pagehide", () => this.close());
     addEventListener("pageshow", () => this.look());
@@ -81,6 +84,7 @@ export class Stream {
     if (reset) return this.reset();
     if (state) return this.told(state);
     this.told("live");
+    if (this.isForeign(record)) return this.reset();
     if (record.seq <= this.seq) return;
     if (record.kind === "missed" && record.of === "records") return this.reset();
     if (record.seq > this.seq + 1 && this.seq > 0) return void this.catchUp();
@@ -90,12 +94,17 @@ export class Stream {
 
   /** Fetches what came since the last record of this tab. */
   async catchUp() {
-    if (this.isCatchingUp) return;
-    this.isCatchingUp = true;
+    const { stop } = this;
+    if (this.catching === stop) return;
+    this.catching = stop;
     try {
       for (let more = true; more;) {
-        const found = await api.records(this.seq);
-        if (found.some((record) => record.kind === "missed" && record.of === "records")) return this.reset();
+        const after = this.seq;
+        const found = await api.records(after);
+        if (this.stop !== stop) return;
+        // A process that has told fewer records than `after` begins with its first one: it is not the one from before.
+        const isOther = found.some((record) => record.seq <= after || this.isForeign(record));
+        if (isOther || found.some((record) => record.kind === "missed" && record.of === "records")) return this.reset();
         for (const record of found.filter(({ seq }) => seq > this.seq)) {
           this.seq = record.seq;
           this.taken(record);
@@ -104,9 +113,9 @@ export class Stream {
       }
       this.told("live");
     } catch {
-      this.told("lost");
+      if (this.stop === stop) this.told("lost");
     } finally {
-      this.isCatchingUp = false;
+      if (this.catching === stop) this.catching = null;
     }
   }
 }

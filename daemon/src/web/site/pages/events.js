@@ -1,7 +1,7 @@
 // What has happened, the newest first.
 
 import { el, say, set } from "../elements.js";
-import { clock, count } from "../format.js";
+import { clock, count, zone } from "../format.js";
 
 const LEVELS = [["all", "all"], ["warning", "warnings and errors"], ["error", "errors"]];
 const SHOWN = { all: ["info", "warning", "error"], warning: ["warning", "error"], error: ["error"] };
@@ -29,7 +29,8 @@ export default {
       const wanted = search.value.trim().toLowerCase();
       const shown = events.filter(({ facts }) => SHOWN[level].includes(facts.level)
         && `${facts.text} ${facts.hint ?? ""}`.toLowerCase().includes(wanted)).reverse();
-      const next = `${shown.length} ${shown[0]?.seq} ${events.length}`;
+      // At midnight a date comes before what was today's.
+      const next = `${shown.length} ${shown[0]?.seq} ${events.length} ${new Date().toDateString()}`;
       if (next === key) return;
       key = next;
       list.replaceChildren(...shown.map(line));
@@ -40,7 +41,7 @@ export default {
       el("div", { class: "filter" },
         el("fieldset", { class: "windows" }, el("legend", {}, "Show"), ...LEVELS.map(choice)),
         el("p", {}, el("label", { for: "search" }, "Only with "), search)),
-      note, list,
+      note, list, el("p", { class: "quiet" }, `Times are those of this browser's clock (${zone()}).`),
     ];
     return { nodes, update };
   },

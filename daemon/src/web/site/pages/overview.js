@@ -3,7 +3,7 @@
 import { Chart } from "../chart.js";
 import { el, figure, figures, say, section, set } from "../elements.js";
 import * as health from "../health.js";
-import { ago, bytes, clock, count, counted, duration, fixed, isNumber, named, percent } from "../format.js";
+import { ago, bytes, clock, count, counted, duration, fixed, isNumber, named, percent, zone } from "../format.js";
 
 /** Members and events that are shown here; all of them have pages of their own. */
 const MEMBERS = 6;
@@ -13,10 +13,13 @@ export default {
   title: "Overview",
   metrics: ["loss", "validation_loss", "accuracy", "roc_auc", "r_squared", "ratio", "tokens_per_second", "sent_per_second", "received_per_second"],
   build() {
-    const verdict = el("h1", { class: "verdict", role: "status" });
+    const verdict = el("h1", { class: "verdict" });
+    // Its words change with each second at times; what is read aloud changes only with how it is.
+    const aloud = el("p", { class: "hidden", role: "status" });
+    let tone = null;
     const progress = el("progress", { max: 1, "aria-label": "done of the run" });
     const far = el("p", { class: "far" });
-    const head = el("div", { class: "head" }, verdict, progress, far);
+    const head = el("div", { class: "head" }, verdict, aloud, progress, far);
 
     const [loss, speed, steps] = [figure("Loss"), figure("Speed"), figure("Steps")];
     const lossChart = new Chart({
@@ -58,13 +61,16 @@ export default {
       section("With whom?", figures(members, done), list),
       section("Do they agree?", figures(ratio, last), ratioChart.node),
       section("What does it cost?", figures(gossip, today, machine, memory), trafficChart.node),
-      section("What has happened?", happened, el("p", {}, el("a", { href: "#events" }, "All events"))),
+      section("What has happened?", happened,
+        el("p", { class: "quiet" }, `Times are those of this browser's clock (${zone()}). `, el("a", { href: "#events" }, "All events"))),
     ];
 
     function update({ picture, curves, isLost }) {
       const found = health.verdict(picture, isLost);
       say(verdict, found.words);
       set(verdict, "data-tone", found.tone || null);
+      if (tone !== null && tone !== found.tone) say(aloud, found.words);
+      tone = found.tone;
       const band = picture.run.ratio_band;
       ratioChart.band = { ...band, name: `the healthy one, ${health.healthy(band)}` };
       charts.forEach((chart) => chart.draw(curves));

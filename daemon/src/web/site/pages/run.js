@@ -34,11 +34,23 @@ async function showTicket(place) {
   try {
     const answer = await api.get("ticket", { headers: { Authorization: `Bearer ${api.token()}` } });
     const secret = answer.closed ? "It holds the secret of a closed run: who has it may join." : "Others join with:";
-    const copy = el("button", { type: "button", onclick: () => navigator.clipboard?.writeText(answer.join).then(() => say(copy, "Copied")) }, "Copy");
-    return place.replaceChildren(el("div", {}, el("p", {}, secret), el("pre", { tabindex: 0 }, answer.join), copy), code(answer.qr) ?? "");
+    const line = el("pre", { tabindex: 0 }, answer.join);
+    const copy = el("button", { type: "button", "aria-live": "polite", onclick: () => copyOf(line).then((said) => say(copy, said)) }, "Copy");
+    return place.replaceChildren(el("div", {}, el("p", {}, secret), line, copy), code(answer.qr) ?? "");
   } catch (error) {
     if (error.status === 401) api.dropToken();
     return place.replaceChildren(el("p", { "data-tone": "bad" }, error.status === 401 ? "That is not this daemon's token." : error.message), ask(place));
+  }
+}
+
+/** Copies an element's text and says so; where the browser refuses, the text is selected for the keyboard. */
+async function copyOf(line) {
+  try {
+    await navigator.clipboard.writeText(line.textContent);
+    return "Copied";
+  } catch {
+    getSelection().selectAllChildren(line);
+    return "This browser does not let a page copy: the line is selected, copy it with the keyboard";
   }
 }
 

@@ -12,10 +12,13 @@ const PERIOD = 2000;
 /** Seconds after which an edge has faded. */
 const FADED = 300;
 
-/** Members that are drawn; the table has all. */
+/** Members that are drawn; the page Peers and the table have the others. */
 const DRAWN_MAX = 48;
 
 const SIZE = 560;
+
+/** So much below its id a member's name is written. */
+const NAME_LOWER = 14;
 
 /** Wider than high, so that names have room on both sides. */
 const WIDTH = 760;
@@ -85,19 +88,27 @@ export default {
         set(line, "stroke-opacity", (1 - 0.92 * (link.age / FADED)).toFixed(2));
         set(line, "stroke-width", (1 + 2.5 * (1 - link.age / FADED) ** 3).toFixed(2));
       });
-      const dot = () => svg("g", {}, svg("circle", {}), svg("text", {}), svg("title", {}));
+      const dot = () => svg("g", {}, svg("circle", {}), svg("text", {}, svg("tspan", {}), svg("tspan", { class: "name", dy: NAME_LOWER })), svg("title", {}));
       keyed(dots, drawn, (member) => member.id, dot, (group, member) => {
         const { x, y, turn } = places.get(member.id);
         const [circle, text, title] = group.children;
         set(group, "class", [member.isSelf && "self", !member.isHere && "away"].filter(Boolean).join(" ") || null);
         set(circle, "cx", x.toFixed(1)); set(circle, "cy", y.toFixed(1)); set(circle, "r", member.isSelf ? 11 : 8);
         const side = Math.cos(turn);
-        set(text, "x", (x + 20 * side).toFixed(1)); set(text, "y", (y + 26 * Math.sin(turn) + 5).toFixed(1));
+        const lower = Math.sin(turn);
+        const [id, name] = text.children;
+        // Two lines stand above a dot at the top, beside one at the side, and below one at the bottom.
+        const rise = member.name ? (NAME_LOWER * (1 - lower)) / 2 : 0;
+        const place = (x + 20 * side).toFixed(1);
+        set(text, "y", (y + 26 * lower + 5 - rise).toFixed(1));
         set(text, "text-anchor", side > 0.25 ? "start" : side < -0.25 ? "end" : "middle");
-        say(text, member.label);
+        set(id, "x", place); set(name, "x", place);
+        say(id, short(member.id)); say(name, member.name ? cut(member.name, 14) : "");
         say(title, member.full);
       });
-      say(said, members.length > drawn.length ? `${count(members.length - drawn.length)} more members are in the table alone.` : "");
+      const left = members.length - drawn.length;
+      const more = left === 1 ? "1 more member is" : `${count(left)} more members are`;
+      say(said, left > 0 ? `${more} not drawn; the page Peers has all that this node knows.` : "");
     }
 
     ask();
@@ -125,11 +136,9 @@ function read(graph, picture) {
       if (isFresher) links.set(key, { key, from, to, age: edge.age, distance: edge.distance, exchanges: Math.max(edge.exchanges, link?.exchanges ?? 0) });
     }
   }
-  const label = (member) => (member.name ? cut(member.name, 14) : short(member.id));
   const all = [...members.values()].sort((one, other) => (one.id < other.id ? -1 : 1)).map((member) => ({
     ...member,
     isSelf: member.id === picture.node,
-    label: label(member),
     full: named(member.id, member.name),
   }));
   const full = new Map(all.map((member) => [member.id, member.full]));
