@@ -19,7 +19,7 @@ mod simulation;
 mod tables;
 mod watch;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -200,8 +200,7 @@ fn without_repetition(mut typed: Vec<OsString>) -> Vec<OsString> {
 /// What was typed. Ends the process where it cannot be understood (exit code 2), and after `--help` and `--version`.
 pub fn parse() -> Cli {
     let typed: Vec<OsString> = without_repetition(std::env::args_os().collect());
-    let parsed = command().try_get_matches_from(&typed).and_then(|matches| Cli::from_arg_matches(&matches));
-    parsed.unwrap_or_else(|error| {
+    understood(&typed).unwrap_or_else(|error| {
         let error = environment::named_in(&command(), error, &typed, |variable| std::env::var_os(variable).is_some());
         // `--help` and `--version` go to standard output.
         if let Err(error) = error.print() {
@@ -209,6 +208,17 @@ pub fn parse() -> Cli {
         }
         std::process::exit(error.exit_code())
     })
+}
+
+/// What words mean.
+///
+/// # Errors
+/// When they cannot be understood, and for `--help` and `--version`.
+fn understood<Word: AsRef<OsStr>>(typed: &[Word]) -> Result<Cli, clap::Error> {
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(typed.iter().map(|word| word.as_ref()))?;
+    asking::refuse_two_places(&mut command, &matches)?;
+    Cli::from_arg_matches(&matches)
 }
 
 /// A negative number is a value, so that it is refused with the range of its option instead of as an unknown option. The

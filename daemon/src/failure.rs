@@ -63,6 +63,17 @@ impl Failure {
     }
 }
 
+/// What to do where something cannot be written, but for choosing another place.
+pub fn to_write(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
+    match error.kind() {
+        PermissionDenied => "let this user write there",
+        ReadOnlyFilesystem => "make that disk writable",
+        NotADirectory => "move the file away that stands where a folder is to be",
+        _ => "make room there",
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.message)
@@ -80,4 +91,18 @@ pub fn report(error: &anyhow::Error) -> u8 {
         note(&format!("hint: {hint}"));
     }
     failure.map_or(ExitCode::Failure, |failure| failure.code) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn room_is_advised_only_where_room_may_be_missing() {
+        let advice = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem, ErrorKind::StorageFull];
+        let advice = advice.map(|kind| to_write(&Error::from(kind)));
+        assert_eq!(advice, ["let this user write there", "make that disk writable", "make room there"]);
+    }
 }

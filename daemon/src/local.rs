@@ -14,6 +14,7 @@ mod table;
 mod tracking;
 mod trial;
 mod view;
+mod wanted;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,20 +22,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::DataSource;
-use murmur_training::Corpus;
 use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::cli::{self, LocalOptions};
 use crate::console::{Console, Given, next_commands, note, print_line};
 use crate::environment;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, to_write};
 use crate::process::signal::Signals;
-use crate::remote::{self, Allowance};
-use crate::settings::{NodeSettings, as_typed, load_run_manifest};
-use crate::setup::corpus::{corpus_failure, open_corpus};
+use crate::settings::{NodeSettings, as_typed};
+use crate::setup::corpus::open_corpus;
 use crate::store::{Series, remember};
+use crate::tracking::mlflow;
 use child::{Child, Line, Said};
 use folder::{check_owner, finished, new_folder, prepared, prune, remove_unused};
 pub(crate) use hosts::{Hosts, Rates};
@@ -44,9 +43,7 @@ pub(crate) use summary::{NodeSummary, Summary};
 use trial::Course;
 pub(crate) use trial::{Blow, Trial, Tried};
 use view::View;
-
-/// Steps of each daemon where the run sets no end: about a minute of the built-in run on two cores.
-const STEPS: u64 = 1200;
+use wanted::{brought, manifest};
 
 /// Lines of children waiting to be shown.
 const LINES_MAX: usize = 1024;
@@ -143,7 +140,7 @@ fn run_in(
     let run_file = folder.join("run.toml");
     let unwritable = |error: std::io::Error| {
         Failure::new(ExitCode::Files, format!("cannot write in {}: {error}", folder.display()))
-            .hint("make room there, or choose another folder with --directory")
+            .hint(format!("{}, or choose another folder with --directory", to_write(&error)))
     };
     let floor = open_corpus(&manifest, settings, Some(prepared(&folder))).and_then(|corpus| {
         series.map_or(Ok(()), |series| series.mark(&folder)).map_err(unwritable)?;
@@ -159,41 +156,6 @@ fn run_in(
     let settings = settings.clone();
     let swarm = Swarm { options, settings, manifest, folder, is_new, twins, trial, run_file, floor, begin };
     runtime.block_on(swarm.run())
-}
-
-/// What holds for all daemons. What is remote is loaded once, and then local for all of them.
-fn brought(options: &LocalOptions, mut settings: NodeSettings) -> anyhow::Result<NodeSettings> {
-    let manifest = options.run.as_deref().map(load_run_manifest).transpose()?.unwrap_or_default();
-    if remote::is_wanted(&settings, &manifest) {
-        remote::bring(&mut settings, &manifest, true, Allowance::unlimited())?;
-    }
-    settings.data.accept_remote = false;
-    Ok(settings)
-}
-
-/// The run file, with what the command line says about data and steps.
-fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<RunManifest> {
-    let mut manifest = match &options.run {
-        Some(path) => load_run_manifest(path)?,
-        None => RunManifest::default(),
-    };
-    if manifest.schedule.total_steps == 0 {
-        manifest.schedule.total_steps = STEPS;
-    }
-    let complete = |manifest| settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error));
-    if !settings.data.files.is_empty() {
-        if manifest.data.source == DataSource::Grammar {
-            manifest.data.source = DataSource::Files;
-        }
-        manifest.data.digest =
-            Corpus::digest_of(manifest.data.source, &settings.data.files).map_err(|error| corpus_failure(&error))?;
-        manifest = complete(manifest)?;
-    }
-    if let Some(steps) = options.steps {
-        manifest.schedule.total_steps = steps;
-        manifest.schedule.warmup_steps = manifest.schedule.warmup_steps.min(steps / 10);
-    }
-    Ok(manifest)
 }
 
 struct Swarm<'hosts> {
@@ -241,7 +203,8 @@ impl Swarm<'_> {
             () = signals.first() => {
                 self.stop(&mut children, &mut heard, &view, &mut signals).await;
                 end_all(lenders).await;
-                return self.conclude(&children, &traffic, &view).map(|_| None);
+                // Who trains it as a part of something larger says that it was interrupted.
+                return if self.trial.is_some() { Ok(None) } else { self.conclude(&children, &traffic, &view).map(|_| None) };
             }
         };
         let founder = Some(founder.as_str()).filter(|_| self.twins.is_none());
@@ -255,6 +218,9 @@ impl Swarm<'_> {
             remember(&self.folder);
         }
         view.show_beginning(&self.manifest, &children, &self.folder);
+        if let Some(place) = mlflow::place(&self.settings.mlflow, &self.manifest) {
+            view.say(&format!("MLflow has a run of each daemon in {place}"));
+        }
         loop {
             tokio::select! {
                 line = heard.recv() => match line {
@@ -285,6 +251,9 @@ impl Swarm<'_> {
         self.stop(&mut children, &mut heard, &view, &mut signals).await;
         end_all(lenders).await;
         view.draw_last(&children);
+        if is_interrupted && self.trial.is_some() {
+            return Ok(None);
+        }
         let summary = self.conclude(&children, &traffic, &view)?;
         let tried = course.end();
         Ok((!is_interrupted).then_some(Ended { folder: self.folder.clone(), summary, tried }))

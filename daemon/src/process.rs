@@ -5,3 +5,4 @@ pub mod memory;
 pub(crate) mod service_manager;
 pub(crate) mod signal;
 pub(crate) mod stats;
+pub(crate) mod suspended;

@@ -31,9 +31,10 @@ pub use privacy::{PRIVACY_FILE, PrivacyLedger};
 pub use removal::{Removed, bytes_in, prune_local, remove};
 pub use running::{Announcement, RunningDaemon};
 pub use runs::{Run, remember};
-pub(crate) use series::{COMPARISON_FILE, Series};
+pub(crate) use series::{COMPARISON_FILE, FILE as SERIES_FILE, Series};
 pub use shards::{PartialShard, ShardStore, ShardStoreError};
 pub use writer::CheckpointWriter;
+pub(crate) use writer::unsaved;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -12,5 +12,5 @@ pub mod mlflow;
 pub mod scalars;
 pub mod tensorboard;
 
-pub use mlflow::Mlflow;
+pub use mlflow::{LastRecords, Mlflow};
 pub use tensorboard::TensorBoard;

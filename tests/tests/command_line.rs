@@ -248,6 +248,22 @@ fn no_checkpoint_is_said_to_be_none() {
     assert_eq!(code, 2, "{message}");
 }
 
+/// People are told in a line; programs find it in the first object.
+#[test]
+fn what_a_node_will_send_is_told_to_programs_too() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let mut command = murmur(MURMUR);
+    command.arg("start").arg(run_file).arg("--data-dir").arg(folder.path().join("node"));
+    command.args(["--steps", "20", "--exit", "--format", "json", "--status-address", "off"]);
+    command.args(["--listen", "/ip4/127.0.0.1/tcp/0"]);
+    let output = output_of(&mut command);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let first: serde_json::Value = said.lines().next().and_then(|line| serde_json::from_str(line).ok()).expect("JSON");
+    let whole_run = first.pointer("/ready/traffic/whole_run_bytes").and_then(serde_json::Value::as_u64);
+    assert!(whole_run > Some(0), "20 steps take less than a day: {said}");
+}
+
 #[test]
 fn no_daemon_is_said_to_be_none() {
     let folder = folder();

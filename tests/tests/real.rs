@@ -2,7 +2,7 @@
 //! nothing left behind.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +13,9 @@ use crate::MURMUR;
 
 /// After the wish to end, or the end of their parent, daemons take no longer to leave.
 const LEAVING_MAX: Duration = Duration::from_secs(60);
+
+/// From Ctrl-C to the end of a comparison, on a busy machine: daemons that have just begun leave in seconds.
+const ENDING_MAX: Duration = Duration::from_secs(30);
 
 /// What says that there are no hosts here.
 const LOOPBACK: &str = "They are connected over loopback";
@@ -119,6 +122,57 @@ fn where_there_are_no_hosts_one_line_says_why_and_daemons_meet_over_loopback() {
     assert_eq!(row(&text, REAL, "ring").len(), 8, "{text}");
 }
 
+/// Whether Ctrl-C comes before a swarm's first daemon is ready or later, it ends with the code of an interruption and what there is.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_as_the_real_daemons_begin_is_no_failure_of_theirs() {
+    let folder = folder();
+    let mut command = compare(folder.path(), "--methods ring --steps 40 --step-seconds 1 --faults none");
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(process.stderr.take().expect("piped")).lines();
+    assert!(lines.any(|line| line.expect("UTF-8").starts_with("real swarm 1 of")), "it goes on");
+    wait_until("the first daemon", || !children(process.id()).is_empty());
+    let said = interrupted(process, lines, folder.path());
+    assert!(said.contains("error: interrupted: this is a part of the comparison"), "{said}");
+}
+
+/// Nothing is written where not one method was tried.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_the_simulated_part_of_a_comparison_within_seconds() {
+    let folder = folder();
+    let mut command = compare(folder.path(), "--methods ring,gossip --steps 1000000 --step-seconds 0.05 --faults none");
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(process.stderr.take().expect("piped")).lines();
+    assert!(lines.any(|line| line.expect("UTF-8").contains(" of 3 simulated nodes, 1,000,000 steps each")));
+    let said = interrupted(process, lines, folder.path());
+    let expected = "error: interrupted before one method had been tried at all learning rates: nothing was written";
+    assert!(said.contains(expected), "{said}");
+    assert!(!folder.path().join("results/report.html").exists());
+}
+
+/// Sends Ctrl-C to a comparison, which then ends soon with its code and leaves no process behind. What it says at the end.
+#[cfg(unix)]
+fn interrupted(mut process: Child, lines: std::io::Lines<BufReader<ChildStderr>>, folder: &Path) -> String {
+    let id = process.id().to_string();
+    let begin = Instant::now();
+    assert!(Command::new("kill").args(["-INT", &id]).status().is_ok_and(|status| status.success()));
+    let said: Vec<String> = lines.map_while(Result::ok).collect();
+    let mut told = String::new();
+    process.stdout.take().expect("piped").read_to_string(&mut told).expect("UTF-8");
+    let (status, said) = (process.wait().expect("it ends"), said.join("\n"));
+    assert_eq!(status.code(), Some(130), "{said}");
+    assert!(begin.elapsed() < ENDING_MAX, "it took {:?}: {said}", begin.elapsed());
+    assert!(!told.contains(REAL), "a table without rows: {told}");
+    let is_of_it = |process: &PathBuf| {
+        let line = std::fs::read_to_string(process.join("cmdline"));
+        line.is_ok_and(|line| line.contains(&*folder.to_string_lossy()))
+    };
+    let left: Vec<PathBuf> = processes().into_iter().filter(is_of_it).collect();
+    assert!(left.is_empty(), "{left:?}");
+    said
+}
+
 /// The network namespaces that a process holds or is in.
 fn namespaces(process: &Path) -> BTreeSet<PathBuf> {
     let held = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
@@ -154,7 +208,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 /// A comparison whose real daemons run, with all that it has said.
 fn with_daemons(folder: &Path) -> (Child, std::io::Lines<BufReader<ChildStderr>>, String) {
     let mut command = compare(folder, "--methods ring --steps 40 --step-seconds 1 --faults none");
-    let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(process.stderr.take().expect("piped")).lines();
     let mut said = String::new();
     while !said.contains("real swarm 1 of") {
@@ -190,10 +244,13 @@ fn neither_ctrl_c_nor_a_kill_leaves_a_daemon_a_namespace_or_a_link_behind() {
         let id = process.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().is_ok_and(|status| status.success()));
         let reading = std::thread::spawn(move || drop(lines.map_while(Result::ok).collect::<Vec<_>>()));
+        let mut told = String::new();
+        process.stdout.take().expect("piped").read_to_string(&mut told).expect("UTF-8");
         let status = process.wait().expect("it ends");
         reading.join().expect("no panic");
         if signal == "-INT" {
             assert_eq!(status.code(), Some(130));
+            assert!(told.contains("On ") && !told.contains(REAL), "a table without rows: {told}");
         }
         let is_alive = |daemon: &PathBuf| {
             std::fs::read_to_string(daemon.join("cmdline")).is_ok_and(|line| line.contains("--pace"))

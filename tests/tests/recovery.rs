@@ -1,7 +1,9 @@
-//! What a daemon does when its only checkpoint is damaged, when `timeout` ends it, and when its owner's quiet hours keep it from joining.
+//! What a daemon does when its only checkpoint is damaged, when `timeout` ends it, when it is suspended, and when its owner's quiet
+//! hours keep it from joining.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use murmur_tests::{Daemon, TINY_RUN, murmur, output_of, write_run};
@@ -153,4 +155,32 @@ fn a_daemon_that_timeout_ends_leaves_in_order_and_keeps_its_last_checkpoint() {
             assert!(kept > 0, "the last checkpoint is lost: {said}");
         }
     });
+}
+
+/// It hears of signals only when it goes on, which may be never.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_suspended_daemon_is_said_to_be_there_to_who_asks_and_to_who_stops_it() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let node = folder.path().join("node");
+    let daemon = Daemon::spawn(MURMUR, &node, &["start", run_file.to_str().expect("UTF-8")]);
+    daemon.wait_for("a step", |report| report.steps > 0);
+    let (directory, pid) = (node.to_str().expect("UTF-8"), daemon.process_id());
+    daemon.signal("STOP");
+    let output = murmur_tests::run(MURMUR, &["status", directory]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    let expected = format!("is there (process {pid}), but it is suspended and does not answer");
+    assert!(said.contains(&expected) && said.contains(&format!("hint: `kill -CONT {pid}`")), "{said}");
+    let mut stop = murmur(MURMUR);
+    stop.args(["stop", directory]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut stop = stop.spawn().expect("it starts");
+    let mut lines = BufReader::new(stop.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    let told = format!("process {pid} is there, but it is suspended and does not answer");
+    assert!(lines.any(|line| line.trim() == told), "{told}");
+    daemon.signal("CONT");
+    let output = murmur_tests::end_of(stop);
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).starts_with("stopped "), "{output:?}");
+    assert!(daemon.wait_for_end().status.success());
 }

@@ -123,6 +123,23 @@ fn addresses_that_are_none_and_folders_that_are_not_there_are_named() {
 }
 
 #[test]
+fn local_does_not_write_among_the_files_of_somebody_else() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    // The folder that holds the run file itself.
+    let (code, message) = refused(&["local", text(&run_file), "--directory", text(folder.path())]);
+    assert_eq!(code, Some(3), "{message}");
+    let swarm = folder.path().join("swarm");
+    std::fs::create_dir(&swarm).expect("created");
+    std::fs::write(swarm.join("thesis.txt"), "mine\n").expect("written");
+    let (code, message) = refused(&["local", text(&run_file), "--directory", text(&swarm)]);
+    assert_eq!(code, Some(3), "{message}");
+    let expected = format!("error: {} holds something else: thesis.txt\nhint: choose another folder", text(&swarm));
+    assert!(message.contains(&expected), "{message}");
+    assert_eq!(std::fs::read_dir(&swarm).expect("there").count(), 1, "nothing is written");
+}
+
+#[test]
 fn local_does_not_mix_two_runs_in_one_folder() {
     let folder = folder();
     let run_file = write_run(folder.path(), TINY_RUN);

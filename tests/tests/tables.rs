@@ -99,7 +99,7 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
     assert_eq!(lines[0], "prediction,probability of no,probability of yes", "{told}");
     assert!(lines[1].starts_with("yes,0.") && lines[2].starts_with("no,0.") && lines.len() == 4, "{lines:?}");
     assert!(
-        told.contains("warning: 1 rows have a category that the run does not know") && told.contains("row 3 (line 4)")
+        told.contains("warning: 1 row has a category that the run does not know") && told.contains("row 3 (line 4)")
     );
     // A member whose table has other words is told where.
     let other = folder.path().join("other.csv");

@@ -133,10 +133,10 @@ fn an_identity_is_told_with_its_addresses_while_the_node_runs_and_without_them_a
         assert_eq!((told["peer"].as_str(), told["addresses"][0].as_str()), (Some(&*peer), Some(&*founder.address())));
     }
     founder.stop();
-    let told = id(&["--address", &status, directory]);
+    let told = id(&[directory]);
     assert_eq!((told["peer"].as_str(), told["addresses"].as_array().map(Vec::len)), (Some(&*peer), Some(0)));
     let missing = folder.path().join("missing");
-    let output = run(MURMUR, &["id", "--address", &status, missing.to_str().expect("UTF-8")]);
+    let output = run(MURMUR, &["id", missing.to_str().expect("UTF-8")]);
     assert_eq!(output.status.code(), Some(5));
     assert!(!missing.exists(), "no identity is made up");
 }

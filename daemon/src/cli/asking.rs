@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
 use murmur_protocol::PeerId;
 
 use super::headings::OUTPUT;
@@ -87,6 +88,31 @@ pub struct IdOptions {
     /// text: lines for people; json: one object.
     #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
+}
+
+/// Refuses a command line that names a daemon twice, by its run and by its address: one of them would be ignored. An address
+/// from the environment is for where no run is typed.
+///
+/// # Errors
+/// When both are typed.
+pub(super) fn refuse_two_places(command: &mut clap::Command, matches: &ArgMatches) -> Result<(), clap::Error> {
+    let Some((name, typed)) = matches.subcommand() else { return Ok(()) };
+    let is_typed = |id: &str| {
+        let is_known = typed.try_contains_id(id).unwrap_or(false);
+        is_known && typed.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    let Some(place) = ["run", "data_dir"].into_iter().find(|place| is_typed(place)) else { return Ok(()) };
+    if !is_typed("address") {
+        return Ok(());
+    }
+    command.build();
+    let command = command.find_subcommand_mut(name).expect("what was typed");
+    let shown = |id: &str| {
+        let argument = command.get_arguments().find(|argument| argument.get_id() == id);
+        argument.expect("an argument that was typed").to_string()
+    };
+    let message = format!("the argument '{}' cannot be used with '{}'", shown("address"), shown(place));
+    Err(command.error(clap::error::ErrorKind::ArgumentConflict, message))
 }
 
 #[cfg(test)]

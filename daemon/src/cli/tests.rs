@@ -3,8 +3,8 @@
 use super::*;
 
 fn parsed(arguments: &[&str]) -> Result<Cli, clap::Error> {
-    let matches = command().try_get_matches_from(std::iter::once(&"murmur").chain(arguments))?;
-    Cli::from_arg_matches(&matches)
+    let words: Vec<&str> = std::iter::once("murmur").chain(arguments.iter().copied()).collect();
+    understood(&words)
 }
 
 fn refusal(arguments: &[&str]) -> String {
@@ -210,4 +210,32 @@ fn what_was_typed_is_typed_again_but_for_what_is_named_anyway_or_over() {
     let mut started = vec!["start", "--data-dir", "d"];
     started.extend(words);
     assert!(parsed(&started).is_ok(), "it can be typed: {started:?}");
+}
+
+/// One of the two would be ignored without a word.
+#[test]
+fn a_daemon_is_named_by_its_run_or_by_its_address_but_not_by_both() {
+    for command in ["status", "ticket", "finish", "id"] {
+        let said = refusal(&[command, "d1", "--address", "127.0.0.1:4780"]);
+        assert!(said.starts_with("error: the argument '--address <ADDRESS>' cannot be used with '[RUN]'"), "{said}");
+        assert!(said.contains(&format!("Usage: murmur {command} [OPTIONS] [RUN]")), "{said}");
+        assert!(parsed(&[command, "d1"]).is_ok() && parsed(&[command, "--address", "a:1"]).is_ok());
+    }
+    for command in ["block", "unblock"] {
+        let said = refusal(&[command, "--run", "d1", "--address", "127.0.0.1:4780"]);
+        assert!(
+            said.starts_with("error: the argument '--address <ADDRESS>' cannot be used with '--run <RUN>'"),
+            "{said}"
+        );
+    }
+    let said = refusal(&["id", "--data-dir", "d1", "--address", "127.0.0.1:4780"]);
+    assert!(said.contains("cannot be used with '--data-dir <FOLDER>'"), "{said}");
+}
+
+/// In a container the address is set for all commands.
+#[test]
+fn an_address_of_the_environment_does_not_keep_a_run_from_being_named() {
+    let mut set = command().mut_subcommand("status", |status| status.mut_arg("address", |it| it.default_value("a:1")));
+    let matches = set.try_get_matches_from_mut(["murmur", "status", "d1"]).expect("understood");
+    assert!(asking::refuse_two_places(&mut set, &matches).is_ok());
 }

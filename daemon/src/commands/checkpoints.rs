@@ -13,10 +13,10 @@ use serde_json::json;
 
 use super::chosen::checkpoint_path;
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
-use crate::console::figures::count;
+use crate::console::figures::{count, counted};
 use crate::console::output::StandardOutput;
 use crate::console::{Console, ModelText, note, print_line};
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, to_write};
 use crate::limits::memory_check;
 use crate::remote;
 use crate::settings::NodeSettings;
@@ -140,7 +140,7 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
     print_line(&format!("own steps    {}", count(steps)));
     print_line(&format!("loss         {loss:.4} nats/{each} ({:.4} bits/{each})", loss / std::f64::consts::LN_2));
     if let Some(scores) = scores {
-        print_line(&format!("scores       {scores} of {} rows", scores.rows));
+        print_line(&format!("scores       {scores} of {}", counted(scores.rows as u64, "row")));
         return Ok(());
     }
     print_line(&format!("perplexity   {:.3} per {each}", loss.exp()));
@@ -214,8 +214,8 @@ fn export_whole(
 fn export_failure(error: &PretrainedError, base: Option<&Path>) -> Failure {
     let failure = pretrained_failure(error);
     match error {
-        PretrainedError::Io { path, .. } if base.is_none_or(|base| !path.starts_with(base)) => {
-            failure.hint("make room there, or choose another folder with --to")
+        PretrainedError::Io { path, error } if base.is_none_or(|base| !path.starts_with(base)) => {
+            failure.hint(format!("{}, or choose another folder with --to", to_write(error)))
         }
         _ => failure,
     }

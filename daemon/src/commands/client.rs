@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::console::{note, quoted};
 use crate::drivers::Denied;
 use crate::failure::{ExitCode, Failure};
+use crate::process::suspended::is_suspended;
 use crate::store::{DataDirectory, Run, RunningDaemon};
 
 /// Where a daemon answers that says nothing else.
@@ -25,6 +26,8 @@ pub(super) struct Client {
     /// Of its status page.
     pub(super) address: String,
     token: Option<String>,
+    /// Its data directory and its process, where they are known.
+    process: Option<(PathBuf, u32)>,
     /// Whether no daemon is known there.
     is_guess: bool,
 }
@@ -66,14 +69,17 @@ impl Client {
             Failure::new(ExitCode::Network, format!("the daemon in {} has no status page", directory.display()))
                 .hint("start it without --status-address off")
         })?;
-        Ok(Client { address, token: Some(daemon.token.clone()), is_guess: false })
+        let process = Some((directory.clone(), daemon.pid));
+        Ok(Client { address, token: Some(daemon.token.clone()), process, is_guess: false })
     }
 
     fn at(address: &str) -> Client {
         // Its token, where it is a daemon of ours.
         let is_there = |daemon: &RunningDaemon| daemon.status_address.as_deref() == Some(address);
         let ours = Run::all().iter().flat_map(Run::daemons).find(|(_, daemon)| is_there(daemon));
-        Client { address: address.to_owned(), token: ours.map(|(_, daemon)| daemon.token), is_guess: false }
+        let process = ours.as_ref().map(|(directory, daemon)| (directory.clone(), daemon.pid));
+        let token = ours.map(|(_, daemon)| daemon.token);
+        Client { address: address.to_owned(), token, process, is_guess: false }
     }
 
     /// Asks for one of its pages.
@@ -116,7 +122,10 @@ impl Client {
             .hint("a running daemon prints its status address, which is not the port for peers; without one, this machine's are found")
         };
         let mut answer = answer.map_err(|error| match error {
-            ureq::Error::Timeout(_) => stranger(&"it says nothing"),
+            ureq::Error::Timeout(_) => match &self.process {
+                Some((directory, pid)) => says_nothing(directory, *pid),
+                None => stranger(&"it says nothing"),
+            },
             ureq::Error::Protocol(error) => stranger(&error),
             _ if self.is_guess => nobody_runs(),
             error => Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", self.address))
@@ -159,6 +168,19 @@ pub(super) fn nobody_runs() -> Failure {
         None => "`murmur start` begins one; one whose folder lies elsewhere is given by it".to_owned(),
     };
     Failure::new(ExitCode::Network, "no daemon runs on this machine").hint(hint)
+}
+
+/// The failure where a daemon is there and answers nothing in time.
+fn says_nothing(directory: &Path, pid: u32) -> Failure {
+    let there = format!("the daemon in {} is there (process {pid})", directory.display());
+    if is_suspended(pid) {
+        return Failure::new(ExitCode::Network, format!("{there}, but it is suspended and does not answer"))
+            .hint(format!("`kill -CONT {pid}` lets it go on"));
+    }
+    Failure::new(ExitCode::Network, format!("{there}, but it does not answer in time")).hint(format!(
+        "the machine may be too busy; `murmur logs {}` may say why. `kill -9 {pid}` ends it, and its last checkpoint stays",
+        quoted(directory)
+    ))
 }
 
 /// An address as it can be asked: with a port, without what people copy along.
@@ -220,7 +242,7 @@ pub(super) fn named(name: &Path) -> Result<Run, Failure> {
 /// A page of a daemon, where it answers soon.
 pub(super) fn ask<Page: DeserializeOwned>(daemon: &RunningDaemon, page: &str) -> Option<Page> {
     let address = daemon.status_address.clone()?;
-    Client { address, token: None, is_guess: false }.get(page).ok()
+    Client { address, token: None, process: None, is_guess: false }.get(page).ok()
 }
 
 fn agent(timeout: Duration) -> ureq::Agent {
@@ -261,13 +283,23 @@ mod tests {
                 let _ = stream.read(&mut [0; 1024]);
                 stream.write_all(answer.as_bytes()).expect("written");
             });
-            let client = Client { address: address.clone(), token: None, is_guess: false };
+            let client = Client { address: address.clone(), token: None, process: None, is_guess: false };
             let failure = client.get::<crate::observe::report::NodeReport>("status").expect_err("no daemon");
             server.join().expect("the server");
             assert_eq!(failure.code(), ExitCode::Network);
             let expected = format!("something answers at {address}, but it is no murmur");
             assert!(failure.to_string().starts_with(&expected), "{failure}");
         }
+    }
+
+    #[test]
+    fn a_daemon_that_is_there_and_says_nothing_is_named_with_its_process() {
+        let own = std::process::id();
+        let failure = says_nothing("d1".as_ref(), own);
+        assert_eq!(failure.code(), ExitCode::Network);
+        let expected = format!("the daemon in d1 is there (process {own}), but it does not answer in time");
+        assert_eq!(failure.to_string(), expected);
+        assert!(failure.remedy().contains(&format!("kill -9 {own}")), "{}", failure.remedy());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use murmur_sim::compare::{Job, Plan, Results};
 
 use super::sim::{Output, Progress, interrupted, on_interruption};
 use crate::cli::CompareOptions;
+use crate::console::figures::counted;
 use crate::console::{note, print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
 
@@ -20,8 +21,11 @@ const SHORTER: &str = "fewer --methods, --steps, --seeds or --faults take less t
 /// What else stands in a cell of what a fault cost.
 const OF_BRACKETS: &str = "in brackets: how much higher the loss ended";
 
-/// Columns of the list of methods.
+/// Columns of a terminal that all tables fit.
 const COLUMNS: usize = 80;
+
+/// Columns that belong together: what is measured and what is simulated.
+const BESIDE: usize = 2;
 
 pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     if options.list {
@@ -46,15 +50,18 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     };
     let figures = Figures::new(&results, options.target);
     let mut lines = vec![figures.verdict(&results), String::new()];
-    lines.extend(figures.table().lines());
+    lines.extend(figures.table().lines_within(COLUMNS, 1));
     let faults = &results.plan.faults;
     if !faults.is_empty() {
         lines.push(String::new());
         lines.push(format!("more time to a loss of {:.3} because of a fault ({OF_BRACKETS})", figures.target));
-        lines.extend(figures.fault_table(faults).lines());
+        lines.extend(figures.fault_table(faults).lines_within(COLUMNS, 1));
     }
     let goes_on = options.real && !interruption.load(Ordering::Relaxed);
     let real = goes_on.then(|| real::run(&results, &figures, options, &interruption)).transpose()?;
+    let is_partial = results.left_out > 0 || (options.real && real.as_ref().is_none_or(|real| real.left_out > 0));
+    // Of swarms of which none has come to its end there is nothing to show.
+    let real = real.filter(|real| !real.measured.is_empty());
     if let Some(real) = &real {
         lines.extend(beside(real, &results));
     }
@@ -66,13 +73,14 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     }
     lines.iter().for_each(|line| print_fitted(line, 0));
     print_line("");
-    if results.left_out > 0 || (options.real && real.is_none_or(|real| real.left_out > 0)) {
+    if is_partial {
         return Err(interrupted("interrupted: this is a part of the comparison".to_owned()).hint(SHORTER).into());
     }
     match &results.violations()[..] {
         [] => Ok(()),
         found => {
-            let message = format!("{} times a law of a method did not hold, the first: {}", found.len(), found[0]);
+            let times = counted(found.len() as u64, "time");
+            let message = format!("{times} a law of a method did not hold, the first: {}", found[0]);
             Err(Failure::new(ExitCode::Failure, message)
                 .hint("the figures of that method are not to be trusted; please report it with the command")
                 .into())
@@ -84,13 +92,13 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
 fn beside(real: &Real, results: &Results) -> Vec<String> {
     let mut lines =
         vec![String::new(), format!("the same by {} real daemons on this machine", results.plan.base.nodes)];
-    lines.extend(real.table(results).lines());
+    lines.extend(real.table(results).lines_within(COLUMNS, BESIDE));
     if let Some(table) = real.fault_table(results) {
         lines.push(String::new());
         let target = real.target;
         lines
             .push(format!("more time to a loss of {target:.3} because of a fault, real and simulated ({OF_BRACKETS})"));
-        lines.extend(table.lines());
+        lines.extend(table.lines_within(COLUMNS, BESIDE));
     }
     lines.push(real.conditions(results));
     lines
@@ -100,10 +108,10 @@ fn announce(plan: &Plan) {
     let names: Vec<&str> = plan.methods.iter().map(|method| method.name).collect();
     let base = &plan.base;
     note(&format!(
-        "{} runs of {} simulated nodes, {} steps each, on {} links: {}",
-        plan.count(),
+        "{} of {} simulated nodes, {} each, on {} links: {}",
+        counted(plan.count() as u64, "run"),
         base.nodes,
-        base.steps,
+        counted(base.steps, "step"),
         base.links.name,
         names.join(", ")
     ));

@@ -10,7 +10,7 @@ use crate::cli::{self, MachineOptions, NodeOptions};
 use crate::console::Console;
 use crate::daemon::{Entry, Plan};
 use crate::environment;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, to_write};
 use crate::process::memory;
 use crate::remote::{self, Allowance};
 use crate::settings::{NodeSettings, OutOfRange, fault, load_node_settings};
@@ -111,8 +111,10 @@ pub(super) fn identity(directory: &DataDirectory) -> Result<Keypair, Failure> {
 pub(super) fn identity_at(path: &Path) -> Result<Keypair, Failure> {
     let identity = murmur_network::load_or_create(path).map_err(|error| {
         Failure::new(ExitCode::Files, error.to_string()).hint(match error {
-            IdentityError::Write { .. } => "make room there, or choose another directory with --data-dir",
-            _ => "restore the file from a backup, or delete it to begin with a new identity",
+            IdentityError::Write { source, .. } => {
+                format!("{}, or choose another directory with --data-dir", to_write(&source))
+            }
+            _ => "restore the file from a backup, or delete it to begin with a new identity".to_owned(),
         })
     })?;
     make_private(path);

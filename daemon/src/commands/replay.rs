@@ -5,6 +5,7 @@ use std::path::Path;
 use murmur_protocol::replay::{Checked, Ending, ReplayError, check};
 
 use crate::cli::ReplayOptions;
+use crate::console::figures::counted;
 use crate::console::print_line;
 use crate::failure::{ExitCode, Failure};
 
@@ -62,7 +63,9 @@ fn words(checked: &Checked) -> String {
         Ending::BrokenOff => "until the recording breaks off: the process was killed, or still runs",
     };
     format!(
-        "{} events and {} decisions in {:?}, {ending}: all decisions are the same",
-        checked.events, checked.effects, checked.time
+        "{} and {} in {:?}, {ending}: all decisions are the same",
+        counted(checked.events, "event"),
+        counted(checked.effects, "decision"),
+        checked.time
     )
 }

@@ -98,9 +98,9 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     ));
     if let Some(rate) = report.uplink_bytes_per_second {
         print_row(&format!(
-            "uplink       {:.0} Mbit/s as transfers show it · an exchange every {:.0} own steps",
+            "uplink       {:.0} Mbit/s as transfers show it · an exchange every {}",
             8e-6 * rate,
-            report.interval_steps
+            counted(report.interval_steps.round() as u64, "own step")
         ));
     }
     if let Some(data) = &report.data {
@@ -132,8 +132,8 @@ fn progress(report: &NodeReport) -> String {
     let OutlookReport { share, own_steps, swarm_steps, seconds_left } = &report.outlook;
     let Some(share) = share else { return format!("no end set{swarm}") };
     let total = match (own_steps, swarm_steps) {
-        (Some(own), _) => format!(" of {} own steps", count(*own)),
-        (None, Some(swarm)) => format!(" of {} swarm steps", count(*swarm)),
+        (Some(own), _) => format!(" of {}", counted(*own, "own step")),
+        (None, Some(swarm)) => format!(" of {}", counted(*swarm, "swarm step")),
         (None, None) => String::new(),
     };
     let left = time_left(*seconds_left);

@@ -7,6 +7,7 @@ use super::client;
 use crate::cli::StopOptions;
 use crate::console::{note, print_line, quoted};
 use crate::failure::{ExitCode, Failure};
+use crate::process::suspended::is_suspended;
 use crate::store::{RunningDaemon, is_in_use};
 
 /// How long it is waited. A guess: the last checkpoint of a large model takes minutes on a slow disk.
@@ -39,9 +40,18 @@ pub(super) fn run(options: &StopOptions) -> anyhow::Result<()> {
 }
 
 fn wait(folder: &Path, daemon: &RunningDaemon, deadline: Instant) -> Result<(), Failure> {
+    let mut was_told = false;
     while is_in_use(folder) {
+        // It hears of signals only when it goes on.
+        if !was_told && is_suspended(daemon.pid) {
+            was_told = true;
+            let pid = daemon.pid;
+            note(&format!("            process {pid} is there, but it is suspended and does not answer"));
+            note(&format!("hint: `kill -CONT {pid}` lets it go on, and then it stops"));
+        }
         if Instant::now() > deadline {
-            let message = format!("the daemon in {} has not left within {} s", folder.display(), TIMEOUT.as_secs());
+            let (folder_shown, pid, limit) = (folder.display(), daemon.pid, TIMEOUT.as_secs());
+            let message = format!("the daemon in {folder_shown} (process {pid}) has not left within {limit} s");
             return Err(Failure::new(ExitCode::Failure, message).hint(format!(
                 "`murmur logs {}` may say why; it may still write its last checkpoint. kill -9 {} ends it, and the checkpoint before stays",
                 quoted(folder),

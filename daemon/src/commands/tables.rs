@@ -13,7 +13,7 @@ use serde_json::json;
 use super::checkpoints::find;
 use super::chosen::checkpoint_path;
 use crate::cli::{PredictOptions, StatisticsOptions};
-use crate::console::figures::count;
+use crate::console::figures::{count, counted};
 use crate::console::output::StandardOutput;
 use crate::console::{Console, note, print_line};
 use crate::failure::{ExitCode, Failure};
@@ -54,7 +54,8 @@ pub(super) fn predict(options: &PredictOptions) -> anyhow::Result<()> {
     let predictions = Predictions::of(manifest, &rows, &outputs);
     note(&format!("{} · own step {}", manifest.run.name, count(checkpoint.state.counters.steps)));
     if let Some((count, first)) = &rows.unknown {
-        note(&format!("warning: {count} rows have a category that the run does not know; the first is {first}"));
+        let (rows, have) = (counted(*count as u64, "row"), if *count == 1 { "has" } else { "have" });
+        note(&format!("warning: {rows} {have} a category that the run does not know; the first is {first}"));
     }
     if options.format == Console::Json {
         let classes = manifest.data.class_names.len().max(1);
@@ -71,7 +72,7 @@ pub(super) fn predict(options: &PredictOptions) -> anyhow::Result<()> {
     }
     StandardOutput.write_all(&predictions.as_csv(&manifest.data.class_names)?)?;
     if let Some(scores) = predictions.scores {
-        note(&format!("scores      {scores} of {} rows", scores.rows));
+        note(&format!("scores      {scores} of {}", counted(scores.rows as u64, "row")));
     }
     Ok(())
 }
@@ -153,8 +154,8 @@ pub(super) fn statistics(options: &StatisticsOptions) -> anyhow::Result<()> {
     };
     if statistics.rows < ROWS_FEW {
         note(&format!(
-            "warning: these are statistics of {} rows: so few nearly tell the rows themselves",
-            statistics.rows
+            "warning: these are statistics of {}: so few nearly tell the rows themselves",
+            counted(statistics.rows, "row")
         ));
     }
     StandardOutput.write_all(statistics.to_text().as_bytes())?;

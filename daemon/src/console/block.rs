@@ -83,7 +83,7 @@ fn progress(report: &NodeReport, columns: usize) -> Vec<String> {
 }
 
 fn shards(data: &DataReport) -> Vec<String> {
-    let held = format!("data {} of {} shards", data.shards_assigned_held, data.shards_assigned);
+    let held = format!("data {} of {}", data.shards_assigned_held, counted(data.shards_assigned as u64, "shard"));
     vec![held, format!("{} fetched", human_bytes(data.bytes_fetched))]
 }
 

@@ -46,7 +46,9 @@ impl Console {
         let FinishedRun { steps, progress, validation_loss, scores, prediction } = run;
         note(&format!("complete    this run is finished: {} steps", figures::steps(*steps, *progress)));
         if let Some(loss) = validation_loss {
-            let scores = scores.map_or(String::new(), |scores| format!(" · {scores} of {} held-out rows", scores.rows));
+            let scores = scores.map_or(String::new(), |scores| {
+                format!(" · {scores} of {}", figures::counted(scores.rows as u64, "held-out row"))
+            });
             note(&format!("score       validation loss {loss:.4} nats/{prediction}{scores}"));
         }
         note("what can be done now:");

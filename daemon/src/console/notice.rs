@@ -91,8 +91,8 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::BudgetTooSmall { interval_steps, ratio } => {
             let hint = "a faster link or a free core keeps them closer; so do larger batches, which leave more time for each step";
             let text = format!(
-                "the models drift apart (ratio {ratio:.1}), and an exchange every {interval_steps:.0} steps is all that \
-                 link and processor allow"
+                "the models drift apart (ratio {ratio:.1}), and an exchange every {} is all that link and processor allow",
+                counted(interval_steps.round() as u64, "step")
             );
             warning(text, hint)
         }

@@ -16,7 +16,7 @@ use crate::observe::traffic::{self, Traffic};
 use crate::observe::{Body, Hub, Journal};
 use crate::settings::NodeSettings;
 use crate::store::write_atomically;
-use crate::tracking::{Mlflow, TensorBoard};
+use crate::tracking::{LastRecords, Mlflow, TensorBoard};
 
 /// Records that wait for the disk: more than five minutes of them.
 const JOURNAL_PLACES: usize = 1024;
@@ -100,7 +100,8 @@ impl Observing {
         let traffic_path = root.join(traffic::FILE);
         let traffic = read_traffic(&traffic_path);
         // Without a journal numbers go on from the totals, which know by them what they have counted.
-        let hub = Hub::new(&me.to_string(), seq.unwrap_or(0).max(traffic.seq), clock);
+        let told = seq.unwrap_or(0).max(traffic.seq);
+        let hub = Hub::new(&me.to_string(), told, clock);
         hub.remember_traffic(traffic);
         if let Some(journal) = &journal {
             hub.remember(&journal.remembered());
@@ -111,7 +112,8 @@ impl Observing {
         writers.extend(tensorboard.map(|tensorboard| tensorboard.start(hub.sink(TRACKING_PLACES))));
         let name = facts.name.clone();
         hub.tell(Body::Run(facts));
-        let mlflow = Mlflow::start(&settings.mlflow, root, seq, &me.to_string(), name.as_deref(), manifest);
+        let last = seq.map(|written| LastRecords { written, told });
+        let mlflow = Mlflow::start(&settings.mlflow, root, last, &me.to_string(), name.as_deref(), manifest);
         let source = observe(hub.clone(), root.to_owned(), reports.clone(), notices.subscribe());
         let keeping = tokio::spawn(keep_traffic(hub.clone(), traffic_path.clone()));
         Observing { source: tokio::spawn(source), hub, traffic_path, keeping, writers, mlflow }

@@ -10,6 +10,7 @@ use super::Plan;
 use super::configured::start;
 use crate::console::{Console, FinishedRun, note};
 use crate::failure::{ExitCode, Failure};
+use crate::limits::expected_traffic::ExpectedTraffic;
 use crate::limits::{daily_traffic, memory_check};
 use crate::setup::arrangement::{Arranged, Fitted, arrange};
 use crate::setup::base_model::{self, ReadBase};
@@ -30,6 +31,8 @@ pub(super) struct Prepared {
     /// For people.
     pub(super) device: String,
     pub(super) device_warning: Option<String>,
+    /// What it is expected to send, where that is known.
+    pub(super) traffic: Option<ExpectedTraffic>,
     /// Where the run shares its data.
     pub(super) shared: Option<SharedData>,
     /// Where its steps are private.
@@ -68,11 +71,12 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let options = TrainingOptions { weightless: has_model, ..options };
     let lines = captain::lines(&plan.settings)?;
-    let (mut engine, helpers) = if lines.is_empty() {
-        (whole(plan, base, (&devices, arranged), corpus, options)?, None)
+    let (mut engine, helpers, traffic) = if lines.is_empty() {
+        let (engine, traffic) = whole(plan, base, (&devices, arranged), corpus, options)?;
+        (engine, None, traffic)
     } else {
         let (engine, helpers) = in_team(plan, base, &devices, (corpus, lines), options)?;
-        (engine, Some(helpers))
+        (engine, Some(helpers), None)
     };
     let mut progress = 0.0;
     if let Some(checkpoint) = checkpoint {
@@ -85,28 +89,29 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     let is_over = is_over && helpers.is_none();
     let finished = is_over.then(|| FinishedRun::look(&mut engine, &plan.manifest, progress)).transpose()?;
     let (device, device_warning) = (devices.name, devices.warning);
-    Ok(Prepared { engine, progress, resumed, device, device_warning, shared, privacy, finished, helpers })
+    Ok(Prepared { engine, progress, resumed, device, device_warning, traffic, shared, privacy, finished, helpers })
 }
 
-/// The model on this machine's devices.
+/// The model on this machine's devices, and what the node is expected to send.
 fn whole(
     plan: &Plan,
     base: Option<PretrainedBase>,
     (devices, arranged): (&Devices, Option<Arranged>),
     corpus: Corpus,
     options: TrainingOptions,
-) -> anyhow::Result<Engine> {
+) -> anyhow::Result<(Engine, Option<ExpectedTraffic>)> {
     let arrange = || arrange(&plan.manifest, &plan.settings.training, devices);
     let Arranged { arrangement, line } = arranged.map_or_else(arrange, Ok)?;
     line.iter().for_each(|line| note(line));
     check_disk(plan, &options)?;
-    if plan.console == Console::Text {
-        daily_traffic::tell(&plan.manifest, &plan.settings, &arrangement);
-    }
+    // A daemon that another program has started, such as `murmur local`, is no news to its owner.
+    let expected = (!plan.until_stdin_closes || plan.console == Console::Text)
+        .then(|| daily_traffic::tell(&plan.manifest, &plan.settings, &arrangement));
     let weights = base_model::weights(&plan.manifest, &plan.settings, base, options.weightless)?;
-    arrangement
+    let engine = arrangement
         .engine(&plan.manifest, weights, corpus, node(plan), options)
-        .context("cannot set up the model on its device")
+        .context("cannot set up the model on its device")?;
+    Ok((engine, expected.flatten()))
 }
 
 /// The model on this machine and on its helpers'.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::limits::expected_traffic::ExpectedTraffic;
+
 /// What `--format json` prints first.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Ready {
@@ -33,4 +35,7 @@ pub struct Ready {
     /// What its owner should know of that, such as why a GPU does not train.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_warning: Option<String>,
+    /// What it is expected to send, where a step was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<ExpectedTraffic>,
 }

@@ -37,7 +37,7 @@ use crate::observe::source::{record_events, record_words};
 use crate::process::background;
 use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
-use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon, newest_checkpoint};
+use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon, newest_checkpoint, unsaved};
 use crate::team::captain::Helpers;
 use crate::web::About;
 
@@ -233,6 +233,7 @@ impl Running {
             data_directory: directory.root().to_owned(),
             device: model.device,
             device_warning: model.device_warning,
+            traffic: model.traffic,
         };
         // The line with which others join comes last: it goes another way to a terminal than the lines before.
         if let Some(finished) = &model.finished {
@@ -306,7 +307,8 @@ impl Running {
         let checkpoints = directory.checkpoints_path();
         let known_end = stopped.status.end.clone();
         let hurry = self.hurry.filter(|_| *stop.borrow());
-        let result = finish(stopped, &reporter, hurry, &console, (next, &checkpoints)).await;
+        let hub = observing.hub();
+        let result = finish(stopped, (&reporter, &hub), hurry, &console, (next, &checkpoints)).await;
         let _ = tokio::task::spawn_blocking(move || drop(helpers)).await;
         let last = reporter.report(&reporter.pictures.borrow());
         observing.end(&last, directory.root(), reporter.outcome(&known_end)).await;
@@ -349,7 +351,7 @@ fn announce(directory: &DataDirectory, status_address: Option<String>, token: St
 /// After the node has left: last evaluation and checkpoint (the latter alone in a `hurry`), then the network.
 async fn finish(
     stopped: Stopped,
-    reporter: &Reporter,
+    (reporter, hub): (&Reporter, &Hub),
     hurry: Option<Hurry>,
     console: &Console,
     (next, checkpoints): (impl Fn() -> Vec<String>, &Path),
@@ -358,7 +360,7 @@ async fn finish(
     let view = trainer.view();
     let (in_hurry, completes) = (hurry.is_some(), has_trained && hurry.is_none());
     let kept = match hurry {
-        Some(hurry) => hurry.save().await,
+        Some(hurry) => hurry.save().await.inspect_err(|reason| record_words(hub, unsaved(reason))),
         None => Ok(()),
     };
     let mut finished = tokio::task::spawn_blocking(move || trainer.finish(completes));

@@ -54,7 +54,7 @@ fn judge(manifest: &RunManifest, settings: &NodeSettings, mechanism: Mechanism, 
                 privacy.epsilon
             )
         }
-        None => format!("epsilon {} lasts for {lasts} own steps", privacy.epsilon),
+        None => format!("epsilon {} lasts for {}", privacy.epsilon, counted(steps_left, "own step")),
     };
     let text = format!("{told} at delta {:e}; {text}", privacy.delta);
     let mut fixes = Vec::new();

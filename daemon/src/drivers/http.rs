@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -176,6 +176,8 @@ fn router(pages: Pages, token: &str) -> Router {
         .with_state(pages)
         .nest("/api/v1", followed)
         .merge(web::site(dashboard))
+        .fallback(no_such_page)
+        .method_not_allowed_fallback(no_such_method)
         .layer(from_fn_with_state(token, changes_need_the_token))
         .layer(from_fn(only_for_loopback_names))
         .layer(from_fn(web::secured))
@@ -193,6 +195,16 @@ async fn block(State(pages): State<Pages>, Json(wish): Json<BlockWish>) -> Respo
         Ok(blocked) => Json(blocked).into_response(),
         Err(reason) => refuse(StatusCode::CONFLICT, &reason.to_string(), reason.remedy()),
     }
+}
+
+async fn no_such_page(uri: Uri) -> Response {
+    let error = format!("there is no page {}", uri.path());
+    refuse(StatusCode::NOT_FOUND, &error, "/api/v1/openapi.json tells what there is; / is the page for people")
+}
+
+async fn no_such_method(method: Method, uri: Uri) -> Response {
+    let error = format!("{} takes no {method}", uri.path());
+    refuse(StatusCode::METHOD_NOT_ALLOWED, &error, "what only tells takes GET, what changes a daemon takes POST")
 }
 
 async fn only_for_loopback_names(request: Request, next: Next) -> Response {
@@ -273,13 +285,18 @@ mod tests {
 
     /// The status of a request with this first line, these headers and this body.
     async fn answer_to(address: SocketAddr, first: &str, headers: &str, body: &str) -> String {
+        let answer = whole_answer(address, first, headers, body).await;
+        answer.split_whitespace().nth(1).unwrap_or_default().to_owned()
+    }
+
+    async fn whole_answer(address: SocketAddr, first: &str, headers: &str, body: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
         let request = format!("{first} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).await.expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("an answer");
-        answer.split_whitespace().nth(1).unwrap_or_default().to_owned()
+        answer
     }
 
     /// Of a node that nothing is known of, with the token "secret".
@@ -321,6 +338,27 @@ mod tests {
             let _ = tokio::time::timeout(limit, stream.read_to_end(&mut Vec::new())).await.expect("closed in time");
         }
         assert_eq!(answer(at, "GET /status", &format!("Host: {at}\r\n")).await, "200");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_named_in_the_answer() {
+        let server = server().await;
+        let at = server.address();
+        let headers = format!("Host: {at}\r\nAuthorization: Bearer secret\r\n");
+        let missing = ["GET /nothing", "POST /nothing/at/all", "GET /api/v1/nothing", "GET /assets/nothing"];
+        let cases = missing.map(|first| (first, "404")).into_iter().chain([("GET /checkpoint", "405")]);
+        for (first, status) in cases.chain([("POST /api/v1/summary", "405"), ("POST /healthz", "405")]) {
+            let answer = whole_answer(at, first, &headers, "").await;
+            let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+            assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{first}: {answer}");
+            assert!(head.contains("content-type: application/json"), "{first}: {answer}");
+            let denied: crate::drivers::Denied =
+                serde_json::from_str(body).unwrap_or_else(|_| panic!("{first}: {answer}"));
+            let (_, path) = first.split_once(' ').expect("a path");
+            assert!(denied.error.contains(path) && !denied.hint.is_empty(), "{first}: {answer}");
+        }
+        let head = whole_answer(at, "HEAD /nothing", &headers, "").await;
+        assert!(head.starts_with("HTTP/1.1 404 ") && head.ends_with("\r\n\r\n"), "{head}");
     }
 
     #[tokio::test]

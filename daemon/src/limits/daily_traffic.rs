@@ -11,6 +11,7 @@ use murmur_training::trained_layout;
 
 use crate::console::{human_bytes, note};
 use crate::doctor::measure_briefly;
+use crate::limits::expected_traffic::ExpectedTraffic;
 use crate::limits::quiet_hours::QuietHours;
 use crate::settings::{LimitsSettings, NodeSettings};
 use crate::setup::arrangement::Arrangement;
@@ -21,10 +22,18 @@ const DAY_SECONDS: f64 = 86_400.0;
 /// be summed and once to be copied, as 32-bit floats.
 pub(crate) const ALL_REDUCE_BYTES: usize = 8;
 
-/// Tells people what this node will send, before it begins.
-pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, arrangement: &Arrangement) {
-    let sent = match measure_briefly(manifest, arrangement, settings) {
-        Some((step, parameters)) => match sent(manifest, settings, parameters, step.as_secs_f64()) {
+/// Tells people what this node will send, before it begins. Returns the same for programs; `None` where a step takes too long to
+/// be tried.
+pub(crate) fn tell(
+    manifest: &RunManifest,
+    settings: &NodeSettings,
+    arrangement: &Arrangement,
+) -> Option<ExpectedTraffic> {
+    let measured = measure_briefly(manifest, arrangement, settings);
+    let expected =
+        measured.map(|(step, parameters)| (sent(manifest, settings, parameters, step.as_secs_f64()), parameters));
+    let told = match expected {
+        Some((sent, parameters)) => match sent {
             Sent::InWholeRun(bytes) => format!(
                 "about {} sent in the whole run, and {} to each member that copies the model from here",
                 human_bytes(bytes as u64),
@@ -34,7 +43,17 @@ pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, arrangement:
         },
         None => describe_exchange(manifest),
     };
-    note(&format!("traffic     {sent}"));
+    note(&format!("traffic     {told}"));
+    expected.map(|(sent, _)| sent.into())
+}
+
+impl From<Sent> for ExpectedTraffic {
+    fn from(sent: Sent) -> ExpectedTraffic {
+        match sent {
+            Sent::InWholeRun(bytes) => ExpectedTraffic { whole_run_bytes: Some(bytes as u64), day_bytes_max: None },
+            Sent::InDay(bytes) => ExpectedTraffic { whole_run_bytes: None, day_bytes_max: Some(bytes as u64) },
+        }
+    }
 }
 
 /// Bytes that exchanges send, within the owner's caps.

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::hosts::Hosts;
 use crate::daemon::Ready;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, to_write};
 use crate::observe::report::NodeReport;
 use crate::process::background::log_path;
 
@@ -63,7 +63,7 @@ impl Child {
     ) -> anyhow::Result<Child> {
         let unwritable = |path: &Path, error: std::io::Error| {
             Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display()))
-                .hint("make room there, or choose another folder with --directory")
+                .hint(format!("{}, or choose another folder with --directory", to_write(&error)))
         };
         std::fs::create_dir_all(directory).map_err(|error| unwritable(directory, error))?;
         let log = log_path(directory);

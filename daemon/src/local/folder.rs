@@ -7,7 +7,19 @@ use murmur_protocol::RunManifest;
 
 use crate::console::{FinishedRun, human_bytes, note};
 use crate::failure::{ExitCode, Failure};
-use crate::store::{DataDirectory, LOCAL, Outline, Run, known_end, prune_local};
+use crate::store::{DataDirectory, LOCAL, Outline, Run, SERIES_FILE, known_end, prune_local};
+
+/// The run, in a swarm's folder.
+const RUN_FILE: &str = "run.toml";
+
+/// What a swarm that has not begun may have left in its folder, beside its run file and its helpers; the last is what a new disk
+/// has.
+const OURS: [&str; 3] = [PREPARED, SERIES_FILE, "lost+found"];
+
+const PREPARED: &str = "prepared";
+
+/// How the names of helpers' folders begin.
+const HELPER: &str = "helper-";
 
 /// Removes a folder that this process has made and no node has begun in.
 pub(super) fn remove_unused(folder: &Path) {
@@ -24,7 +36,8 @@ pub(super) fn prune(newest: &Path) {
     }
 }
 
-/// Refuses a folder that holds another swarm's run, or a single node: its daemons would train two runs.
+/// Refuses a folder that holds another swarm's run, or a single node: its daemons would train two runs. And one that holds files
+/// of somebody else, where no local swarm has begun: they would lie among a swarm's, which go with it.
 pub(super) fn check_owner(folder: &Path, manifest: &RunManifest) -> Result<(), Failure> {
     let refusal = |message: String| {
         Failure::new(ExitCode::Settings, message)
@@ -33,14 +46,30 @@ pub(super) fn check_owner(folder: &Path, manifest: &RunManifest) -> Result<(), F
     if folder.join("identity.key").exists() {
         return Err(refusal(format!("{} is the data directory of a single node", folder.display())));
     }
-    let file = folder.join("run.toml");
-    let Ok(text) = std::fs::read_to_string(&file) else { return Ok(()) };
-    let earlier = RunManifest::from_text(&text).map_err(|error| refusal(format!("{}: {error}", file.display())))?;
-    if earlier == *manifest {
+    let file = folder.join(RUN_FILE);
+    let text = std::fs::read_to_string(&file).ok();
+    if let Some(text) = &text {
+        let earlier = RunManifest::from_text(text).map_err(|error| refusal(format!("{}: {error}", file.display())))?;
+        if earlier != *manifest {
+            let differences = manifest.differences_in(&earlier, ["asked for", "in that folder"]).join("; ");
+            return Err(refusal(format!("{} belongs to another run: {differences}", folder.display())));
+        }
+    }
+    if folder.join("node-0").is_dir() {
         return Ok(());
     }
-    let differences = manifest.differences_in(&earlier, ["asked for", "in that folder"]).join("; ");
-    Err(refusal(format!("{} belongs to another run: {differences}", folder.display())))
+    // Without a node nobody of ours has begun here, and a run file in other words is its owner's.
+    let is_ours = |name: &str| match name {
+        RUN_FILE => text.as_ref().is_some_and(|text| *text == manifest.canonical_text()),
+        _ => OURS.contains(&name) || name.starts_with(HELPER),
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    // Hidden files come from the system or from a file manager.
+    match names.find(|name| !is_ours(name) && !name.starts_with('.')) {
+        None => Ok(()),
+        Some(name) => Err(refusal(format!("{} holds something else: {name}", folder.display()))),
+    }
 }
 
 /// The run of a folder's daemons, so many of them, where it is over for all; as their newest checkpoints tell.
@@ -65,7 +94,7 @@ pub(super) fn finished(folder: &Path, nodes: usize) -> Option<FinishedRun> {
 
 /// Tokens and decoded images: one folder for all daemons, which read the same.
 pub(super) fn prepared(folder: &Path) -> PathBuf {
-    folder.join("prepared")
+    folder.join(PREPARED)
 }
 
 /// A folder of the present second, or of one that is so much later.
@@ -97,5 +126,29 @@ mod tests {
         std::fs::write(folder.path().join("identity.key"), "").expect("written");
         let failure = check_owner(folder.path(), &manifest).expect_err("a node's");
         assert!(failure.to_string().contains("the data directory of a single node"), "{failure}");
+    }
+
+    #[test]
+    fn a_folder_with_files_of_somebody_else_is_refused_where_no_swarm_has_begun() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manifest = RunManifest::default();
+        let check = || check_owner(folder.path(), &manifest).map_err(|failure| failure.to_string());
+        // What a start that failed has left, and what the system puts everywhere.
+        for name in [PREPARED, "helper-0", "lost+found", ".cache"] {
+            std::fs::create_dir(folder.path().join(name)).expect("made");
+        }
+        std::fs::write(folder.path().join(SERIES_FILE), "a\ntogether\n").expect("written");
+        assert_eq!(check(), Ok(()));
+        std::fs::write(folder.path().join(RUN_FILE), format!("# mine\n{}", manifest.canonical_text()))
+            .expect("written");
+        assert!(
+            check().is_err_and(|said| said.ends_with("holds something else: run.toml")),
+            "it would be written over"
+        );
+        std::fs::remove_file(folder.path().join(RUN_FILE)).expect("there");
+        std::fs::write(folder.path().join("thesis.txt"), "").expect("written");
+        assert!(check().is_err_and(|said| said.ends_with("holds something else: thesis.txt")));
+        std::fs::create_dir(folder.path().join("node-0")).expect("made");
+        assert_eq!(check(), Ok(()), "a note beside a swarm's nodes keeps it from nothing");
     }
 }

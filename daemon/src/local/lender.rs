@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{ChildStdin, Command};
 
 use super::child::without_settings;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, to_write};
 use crate::process::background::log_path;
 
 /// A helper measures itself and listens within this.
@@ -44,7 +44,7 @@ impl Lender {
         let log = log_path(directory);
         let unwritable = |error: std::io::Error| {
             Failure::new(ExitCode::Files, format!("cannot write {}: {error}", log.display()))
-                .hint("make room there, or choose another folder with --directory")
+                .hint(format!("{}, or choose another folder with --directory", to_write(&error)))
         };
         std::fs::create_dir_all(log.parent().unwrap_or(directory)).map_err(unwritable)?;
         let log_file = File::create(&log).map_err(unwritable)?;

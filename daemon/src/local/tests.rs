@@ -1,6 +1,6 @@
 //! Folders of local swarms.
 
-use murmur_protocol::manifest::DataSpec;
+use murmur_protocol::manifest::{DataSource, DataSpec};
 
 use super::*;
 

@@ -134,7 +134,11 @@ impl View {
             print_line(&format!("mean accuracy {mean:.2} % of held-out {}s (lowest {lowest:.2} %)", self.prediction));
         }
         if let Some(scores) = summary.nodes.iter().find_map(|node| node.scores) {
-            print_line(&format!("scores of node {} {scores} of {} held-out rows", summary.nodes[0].node, scores.rows));
+            print_line(&format!(
+                "scores of node {} {scores} of {}",
+                summary.nodes[0].node,
+                counted(scores.rows as u64, "held-out row")
+            ));
         }
         print_line(&format!(
             "disagreement {} · {} bytes per parameter and exchange · {:.0} s",

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::hub::Told;
 use super::record::{Body, Record};
+use crate::console::figures::counted;
 use crate::console::note;
 
 /// The folder in a data directory.
@@ -123,7 +124,7 @@ impl Journal {
         let written = self.rotate(told.line.len() as u64 + 1).and_then(|()| self.write_line(&told.line));
         match written {
             Ok(()) if self.lost > 0 => {
-                note(&format!("            the journal goes on; {} records are not in it", self.lost));
+                note(&format!("            the journal goes on, without {}", counted(self.lost, "record")));
                 self.lost = 0;
             }
             Ok(()) => {}
@@ -270,7 +271,7 @@ impl Iterator for Reading {
 }
 
 /// The files of a journal with their numbers, oldest first.
-pub(super) fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
+pub(crate) fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let numbered = |path: PathBuf| {
         let number = path.file_name()?.to_str()?.strip_suffix(".jsonl")?.parse().ok()?;

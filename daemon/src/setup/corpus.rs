@@ -48,10 +48,8 @@ pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
     }
     if !left_out.is_empty() {
         let (count, all) = (left_out.len(), left_out.len() + files.len());
-        note(&format!(
-            "warning: {count} of {all} entries of the data folders are not trained on: {}",
-            folders::described(&left_out)
-        ));
+        let (are, left_out) = (if count == 1 { "is" } else { "are" }, folders::described(&left_out));
+        note(&format!("warning: {count} of {all} entries of the data folders {are} not trained on: {left_out}"));
     }
 }
 

@@ -9,6 +9,7 @@ use murmur_protocol::shards::{ShardHash, Sharding, list_shards};
 use murmur_protocol::{Payload, RunManifest};
 use murmur_training::{Corpus, CorpusError};
 
+use crate::console::figures::counted;
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
@@ -141,10 +142,11 @@ fn from_files(sharding: &Sharding, settings: &NodeSettings) -> Result<BTreeMap<u
     }
     let differing = sharding.count() - held.len();
     if differing > 0 {
+        let differs = if differing == 1 { "1 differs".to_owned() } else { format!("{differing} differ") };
         note(&format!(
-            "warning: {differing} of {} shards in the data files differ from this run's\nhint: they are fetched from \
-             members instead; check the files and their order",
-            sharding.count()
+            "warning: of {} in the data files {differs} from this run's\nhint: what differs is fetched from members \
+             instead; check the files and their order",
+            counted(sharding.count() as u64, "shard")
         ));
     }
     Ok(held)

@@ -23,7 +23,7 @@ use murmur_protocol::{Address, PeerId, RunId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
 
 use super::{ELSEWHERE, LENDING, LOCAL, Lock, is_in_use, write_atomically, write_private};
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, to_write};
 
 /// The membership secret of a closed run, in a data directory.
 pub const SECRET_FILE: &str = "membership.secret";
@@ -193,7 +193,7 @@ impl DataDirectory {
         }
         write_atomically(&path, manifest.canonical_text().as_bytes()).map_err(|error| {
             Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display()))
-                .hint("make room there, or choose another directory with --data-dir")
+                .hint(format!("{}, or choose another directory with --data-dir", to_write(&error)))
                 .into()
         })
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::write_atomically;
 
 /// The file in a swarm's folder: the name of the series' first folder, and how the daemons in this one trained, a line each.
-pub(super) const FILE: &str = "series";
+pub(crate) const FILE: &str = "series";
 
 /// Where a swarm's folder holds what it was compared with.
 pub(crate) const COMPARISON_FILE: &str = "against-alone.json";

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use murmur_protocol::ModelLayout;
 
 use super::{CheckpointError, ToWrite, newest_checkpoint};
+use crate::console::figures::counted;
 use crate::console::{Words, note};
 use crate::drivers::{NotSaved, Reply, SavedCheckpoint};
 use crate::process::memory;
@@ -40,6 +41,28 @@ pub struct CheckpointWriter {
     /// Checkpoints that have been handed over and are not on disk.
     held: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<(), CheckpointError>>>,
+    tell: Tell,
+}
+
+/// Who is told beside people.
+#[derive(Clone)]
+struct Tell(Arc<dyn Fn(Words) + Send + Sync>);
+
+impl std::fmt::Debug for Tell {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Tell")
+    }
+}
+
+impl Tell {
+    /// Says something to people as well.
+    fn say(&self, words: Words) {
+        match words.hint {
+            Some(hint) => note(&format!("warning: {}\nhint: {hint}", words.text)),
+            None => note(&words.text),
+        }
+        (self.0)(words);
+    }
 }
 
 impl CheckpointWriter {
@@ -51,7 +74,8 @@ impl CheckpointWriter {
         CheckpointWriter::start_telling(folder, layout, keep, |_| {})
     }
 
-    /// The same, where somebody is told of each checkpoint that cannot be written, beside people.
+    /// The same, where somebody is told beside people: of each checkpoint that cannot be written, and of each model that a peer's
+    /// replaces.
     ///
     /// # Panics
     /// When the system has no thread left.
@@ -59,17 +83,28 @@ impl CheckpointWriter {
         folder: PathBuf,
         layout: Arc<ModelLayout>,
         keep: usize,
-        tell: impl Fn(Words) + Send + 'static,
+        tell: impl Fn(Words) + Send + Sync + 'static,
     ) -> CheckpointWriter {
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let writing = Arc::new(AtomicBool::new(false));
         let (is_writing, held) = (writing.clone(), Arc::new(AtomicUsize::new(0)));
-        let of_thread = held.clone();
+        let tell = Tell(Arc::new(tell));
+        let (of_thread, to_tell) = (held.clone(), tell.clone());
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write_all(&orders, (&folder, &layout, keep), (&is_writing, &of_thread), &tell))
+            .spawn(move || write_all(&orders, (&folder, &layout, keep), (&is_writing, &of_thread), &to_tell))
             .expect("the system has a thread for the store");
-        CheckpointWriter { queue: Some(queue), writing, held, thread: Some(thread) }
+        CheckpointWriter { queue: Some(queue), writing, held, thread: Some(thread), tell }
+    }
+
+    /// Tells that a model of so many own steps, which a peer's replaces, is not kept.
+    pub(crate) fn tell_lost(&self, steps: u64, reason: &str) {
+        self.tell.say(lost(steps, &reason));
+    }
+
+    /// Tells that the last checkpoint could not be made. People read it as what the daemon ends with.
+    pub(crate) fn tell_unmade(&self, reason: &str) {
+        (self.tell.0)(unsaved(reason));
     }
 
     /// Whether a checkpoint is being written or waits for it. Each may be a copy of model and moments: who can wait makes none
@@ -144,13 +179,13 @@ fn write_all(
     orders: &Receiver<Order>,
     (folder, layout, keep): (&Path, &ModelLayout, usize),
     (is_writing, held): (&AtomicBool, &AtomicUsize),
-    tell: &impl Fn(Words),
+    tell: &Tell,
 ) -> Result<(), CheckpointError> {
     let mut last = Ok(());
     for Order { checkpoint, is_replaced, reply } in orders {
         let steps = checkpoint.steps();
         if is_replaced {
-            keep_replaced(checkpoint, &folder.with_file_name(REPLACED), layout);
+            tell.say(keep_replaced(checkpoint, &folder.with_file_name(REPLACED), layout));
             held.fetch_sub(1, Ordering::AcqRel);
             continue;
         }
@@ -171,9 +206,7 @@ fn write_all(
             None => tracing::info!("a checkpoint was given up before it was whole"),
         });
         if let Err(error) = &last {
-            let words = unwritten(error, newest_checkpoint(folder).is_some());
-            note(&format!("warning: {}\nhint: {}", words.text, words.hint.unwrap_or_default()));
-            tell(words);
+            tell.say(unwritten(error, newest_checkpoint(folder).is_some()));
         }
         // The next one is minutes away.
         memory::collect();
@@ -191,21 +224,34 @@ fn unwritten(error: &CheckpointError, is_one_there: bool) -> Words {
     Words { text: format!("cannot write a checkpoint: {error}"), hint: Some(hint) }
 }
 
-/// Keeps a model that a peer's has replaced, and says where.
-fn keep_replaced(checkpoint: ToWrite, folder: &Path, layout: &ModelLayout) {
+/// That a node ends without its last checkpoint.
+pub(crate) fn unsaved(reason: &str) -> Words {
+    let hint = "a checkpoint from before, where there is one, is still there";
+    Words { text: format!("the last checkpoint is missing: {reason}"), hint: Some(hint) }
+}
+
+/// That a model of so many own steps, which a peer's replaces, is not kept.
+fn lost(steps: u64, reason: &dyn std::fmt::Display) -> Words {
+    let text = format!("the model that was replaced, {}, is lost: {reason}", counted(steps, "own step"));
+    Words { text, hint: Some("the node goes on with the model that it has copied") }
+}
+
+/// Keeps a model that a peer's has replaced. Returns where, or why not.
+fn keep_replaced(checkpoint: ToWrite, folder: &Path, layout: &ModelLayout) -> Words {
     // Whatever its number of steps, the one before it goes.
     let _ = std::fs::remove_dir_all(folder);
     let written = std::fs::create_dir_all(folder).map_err(|error| CheckpointError::Io(folder.to_owned(), error));
     let steps = checkpoint.steps();
     match written.and_then(|()| checkpoint.write(folder, layout, 1)) {
-        Ok(None) => {
-            note(&format!("warning: the model that was replaced, {steps} own steps, is lost: the disk is too slow"))
+        Ok(None) => lost(steps, &"the disk is too slow"),
+        Ok(Some(path)) => {
+            let (steps, path) = (counted(steps, "own step"), path.display());
+            Words {
+                text: format!("the model that was replaced, {steps}, is kept until the next one is: {path}"),
+                hint: None,
+            }
         }
-        Ok(Some(path)) => note(&format!(
-            "the model that was replaced, {steps} own steps, is kept until the next one is: {}",
-            path.display()
-        )),
-        Err(error) => note(&format!("warning: the model that was replaced, {steps} own steps, is lost: {error}")),
+        Err(error) => lost(steps, &error),
     }
 }
 
@@ -216,7 +262,51 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::store::Head;
+    use crate::store::{Checkpoint, Head};
+
+    /// A checkpoint of a small model after seven steps.
+    fn checkpoint(manifest: RunManifest, parameters: usize) -> Checkpoint {
+        let values = || vec![0.5; parameters];
+        let state = EngineState {
+            parameters: values(),
+            first_moment: values(),
+            second_moment: values(),
+            gradient_average: None,
+            coded_moments: Default::default(),
+            slow_weights: None,
+            outer_momentum: None,
+            counters: Counters { steps: 7, ..Counters::default() },
+        };
+        Checkpoint { manifest, progress: 7.0, state, evaluation: None }
+    }
+
+    /// The journal is told, beside people.
+    #[test]
+    fn what_became_of_a_replaced_model_and_of_the_last_checkpoint_is_told() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let manifest = RunManifest::default();
+        let layout = Arc::new(murmur_training::trained_layout(&manifest));
+        let (sender, heard) = std::sync::mpsc::channel();
+        let tell = move |Words { text, hint }| sender.send((text, hint.is_some())).expect("heard");
+        let writer = CheckpointWriter::start_telling(folder.path().join("checkpoints"), layout.clone(), 2, tell);
+        let whole = || ToWrite::Whole(Box::new(checkpoint(manifest.clone(), layout.parameters())));
+        let next = || heard.recv_timeout(Duration::from_secs(60)).expect("told");
+        assert!(writer.write_replaced(whole()));
+        let (text, is_warning) = next();
+        assert!(text.starts_with("the model that was replaced, 7 own steps, is kept") && !is_warning, "{text}");
+        // Nothing can be written there any more.
+        let replaced = folder.path().join(REPLACED);
+        std::fs::remove_dir_all(&replaced).expect("there");
+        std::fs::write(&replaced, "").expect("written");
+        assert!(writer.write_replaced(whole()));
+        let (text, is_warning) = next();
+        assert!(text.starts_with("the model that was replaced, 7 own steps, is lost: ") && is_warning, "{text}");
+        writer.tell_lost(1, "the disk is busy");
+        let expected = "the model that was replaced, 1 own step, is lost: the disk is busy";
+        assert_eq!(next(), (expected.to_owned(), true));
+        writer.tell_unmade("no memory");
+        assert_eq!(next(), ("the last checkpoint is missing: no memory".to_owned(), true));
+    }
 
     #[test]
     fn a_checkpoint_whose_last_piece_does_not_come_is_given_up() {

@@ -16,9 +16,10 @@ use tokio::task::JoinHandle;
 use super::carrier::Carrier;
 use super::member::{self, LEAVING_MAX};
 use super::words;
+use crate::console::figures::counted;
 use crate::console::{human_bytes, note};
 use crate::daemon::invitation::addresses;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, to_write};
 use crate::settings::NodeSettings;
 
 /// How often people are told what a helper does.
@@ -236,7 +237,8 @@ fn tell(now: &Shown, before: &HelperProgress, counter: &TrafficCounter, member: 
             let waits = if seconds > 0.0 { 100.0 * (1.0 - busy / seconds).clamp(0.0, 1.0) } else { 100.0 };
             let name = words::short(captain);
             let member = if member.is_empty() { String::new() } else { format!(" · {member}") };
-            note(&format!("helping     {name}: {holds} · {batches} batches · waits {waits:.0} % · {moved}{member}"));
+            let batches = counted(batches, "batch");
+            note(&format!("helping     {name}: {holds} · {batches} · waits {waits:.0} % · {moved}{member}"));
         }
         (Some(captain), None) => note(&format!("helping     {}: nothing yet · {moved}", words::short(captain))),
         (None, Some(holds)) => note(&format!("waiting     for the captain to come back: {holds}")),
@@ -257,7 +259,7 @@ pub(crate) fn secret_at(path: &Path, keep: impl FnOnce(&Secret) -> std::io::Resu
     let secret = Secret::from_bytes(bytes);
     keep(&secret).map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display()))
-            .hint("make room there, or choose another folder with --data-dir")
+            .hint(format!("{}, or choose another folder with --data-dir", to_write(&error)))
     })?;
     Ok(secret)
 }

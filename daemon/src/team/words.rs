@@ -5,7 +5,7 @@ use murmur_protocol::team::{Cut, DropReason, TeamNotice};
 use murmur_protocol::{PeerId, RunManifest};
 use murmur_training::team::left_for_captain;
 
-use crate::console::figures::count;
+use crate::console::figures::{count, counted};
 use crate::console::human_bytes;
 
 /// Who a machine of a team is, in short: the end of its peer id.
@@ -55,7 +55,8 @@ pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool, helpers: usize) -
         TeamNotice::Waiting { missing_bytes: 0 } => "waits for helpers".to_owned(),
         TeamNotice::Waiting { missing_bytes } => format!("waits for a helper with {}", human_bytes(*missing_bytes)),
         TeamNotice::StepsLost { layers: (first, end), revisions } => {
-            format!("layers {first}-{} go on from an older copy: {revisions} changes are lost", end - 1)
+            let lost = counted(*revisions, "change");
+            format!("layers {first}-{} go on from an older copy, without {lost}", end - 1)
         }
         TeamNotice::LoadFailed { reason } => format!("this machine cannot take its part: {reason}"),
         TeamNotice::CaptainLost { .. } | TeamNotice::StageLoaded { .. } | TeamNotice::StageUnloaded => return None,
@@ -85,7 +86,8 @@ pub(crate) fn of_helper(notice: &TeamNotice) -> Option<String> {
             format!("the captain has let this helper go, and does not take it again: {reason}")
         }
         TeamNotice::CaptainLost { kept_for } => {
-            format!("the captain is gone; its layers are kept for {} minutes", kept_for.as_secs() / 60)
+            let kept = counted(kept_for.as_secs() / 60, "minute");
+            format!("the captain is gone; its layers are kept for {kept}")
         }
         _ => return None,
     })

@@ -13,6 +13,7 @@ mod sender;
 mod sent;
 
 pub(crate) use sent::FILE;
+pub use sent::LastRecords;
 
 use std::mem::{Discriminant, discriminant};
 use std::path::Path;
@@ -71,12 +72,12 @@ fn client_of(url: &str) -> Option<Client> {
 }
 
 impl Mlflow {
-    /// Begins to send the journal of the data directory `root`, whose last record has the number `seq`; none where there is no
-    /// journal. Where the settings are wrong that is said, and nothing is sent.
+    /// Begins to send the journal of the data directory `root`, which had these last records; `None` where there is no journal.
+    /// Where the settings are wrong that is said, and nothing is sent.
     pub fn start(
         settings: &MlflowSettings,
         root: &Path,
-        seq: Option<u64>,
+        last: Option<LastRecords>,
         node: &str,
         name: Option<&str>,
         manifest: &RunManifest,
@@ -85,12 +86,12 @@ impl Mlflow {
             return None;
         }
         let client = client_of(&settings.url)?;
-        let Some(seq) = seq else {
+        let Some(last) = last else {
             note("warning: without a journal nothing is sent to MLflow; training goes on");
             note("hint: leave journal.megabytes in the node file at its default, and make room on the disk");
             return None;
         };
-        let sent = Sent::load(root, &client.shown, node, seq);
+        let sent = Sent::load(root, &client.shown, node, last);
         let about = about(settings, node, name, manifest);
         let sender = Sender::new(client, about, root, root.join(journal::FOLDER), sent);
         let (stop, stopped) = channel();
@@ -112,9 +113,18 @@ impl Mlflow {
     }
 }
 
+/// The experiment and the server that daemons with these settings send to, for people; `None` where they send nowhere.
+pub(crate) fn place(settings: &MlflowSettings, manifest: &RunManifest) -> Option<String> {
+    let client = Client::new(&settings.url, &Credentials::default())?;
+    Some(format!("experiment {} at {}", experiment(settings, manifest), client.shown))
+}
+
+fn experiment<'a>(settings: &'a MlflowSettings, manifest: &'a RunManifest) -> &'a str {
+    let names = [settings.experiment.trim(), manifest.run.name.trim()];
+    names.into_iter().find(|name| !name.is_empty()).unwrap_or("murmur")
+}
+
 fn about(settings: &MlflowSettings, node: &str, name: Option<&str>, manifest: &RunManifest) -> About {
-    let run = manifest.run.name.trim();
-    let experiment = [settings.experiment.trim(), run, "murmur"].into_iter().find(|name| !name.is_empty());
     let pair = |line: &str| {
         let (key, value) = line.split_once(" = ")?;
         Some((key.to_owned(), value.trim_matches('"').to_owned()))
@@ -122,7 +132,7 @@ fn about(settings: &MlflowSettings, node: &str, name: Option<&str>, manifest: &R
     About {
         node: node.to_owned(),
         run: manifest.run_id().to_string(),
-        experiment: experiment.unwrap_or_default().to_owned(),
+        experiment: experiment(settings, manifest).to_owned(),
         run_name: name.unwrap_or(short(node)).to_owned(),
         params: manifest.canonical_text().lines().filter_map(pair).collect(),
         with_model: settings.model,

@@ -12,6 +12,7 @@ use std::sync::mpsc::Receiver;
 
 use super::event_file::{Event, EventFile};
 use super::scalars::Thinning;
+use crate::console::figures::counted;
 use crate::console::note;
 use crate::observe::hub::Told;
 use crate::observe::record::{Body, Record, RunFacts};
@@ -86,7 +87,7 @@ impl TensorBoard {
                 self.missed += missed.count;
             }
             Body::End(_) if self.missed > 0 => {
-                note(&format!("            TensorBoard's files lack {} records", self.missed));
+                note(&format!("            TensorBoard's files lack {}", counted(self.missed, "record")));
             }
             _ => {}
         }
@@ -96,7 +97,7 @@ impl TensorBoard {
     fn write(&mut self, event: &Event) {
         match self.file.write(event) {
             Ok(()) if self.lost > 0 => {
-                note(&format!("            TensorBoard's files go on; {} points are not in them", self.lost));
+                note(&format!("            TensorBoard's files go on, without {}", counted(self.lost, "point")));
                 self.lost = 0;
             }
             Ok(()) => {}

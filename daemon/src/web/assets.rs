@@ -67,7 +67,10 @@ pub(super) async fn file(uri: Uri, headers: HeaderMap) -> Response {
     let path = uri.path().trim_start_matches("/assets/");
     match ASSETS.iter().find(|asset| asset.path == path) {
         Some(asset) => served(asset, &headers),
-        None => refuse(StatusCode::NOT_FOUND, "there is no such file", "open the page itself, at /"),
+        None => {
+            let error = format!("there is no file {}", uri.path());
+            refuse(StatusCode::NOT_FOUND, &error, "open the page itself, at /")
+        }
     }
 }
 

@@ -13,6 +13,9 @@ enum Align {
     Right,
 }
 
+/// Between two columns.
+const GAP: &str = "  ";
+
 /// Rows of cells.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -42,20 +45,49 @@ impl Table {
 
     /// The lines, the head first.
     pub fn lines(&self) -> Vec<String> {
-        let head: Vec<String> = self.head.iter().map(|(title, _)| title.clone()).collect();
-        let rows: Vec<&Vec<String>> = std::iter::once(&head).chain(&self.rows).collect();
-        let width = |column: usize| {
-            rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..head.len()).map(width).collect();
-        let line = |row: &&Vec<String>| {
-            let cells = row.iter().zip(&widths).zip(&self.head).map(|((cell, width), (_, align))| match align {
-                Align::Left => format!("{cell:<width$}"),
-                Align::Right => format!("{cell:>width$}"),
+        self.lines_of(&(0..self.head.len()).collect::<Vec<_>>())
+    }
+
+    /// The lines, no wider than so many columns of a terminal where a cell itself is not: what does not fit beside the rest comes below
+    /// it, as a table of its own after an empty line, with the first column again. Behind the first one, so many neighbours are
+    /// never parted.
+    pub fn lines_within(&self, columns: usize, neighbours: usize) -> Vec<String> {
+        let first = self.width(0);
+        let others: Vec<usize> = (1..self.head.len()).collect();
+        let (mut parts, mut width) = (vec![vec![0]], first);
+        for together in others.chunks(neighbours.max(1)) {
+            let own: usize = together.iter().map(|column| GAP.len() + self.width(*column)).sum();
+            if width + own > columns && parts.last().is_some_and(|part| part.len() > 1) {
+                parts.push(vec![0]);
+                width = first;
+            }
+            parts.last_mut().expect("there is one").extend_from_slice(together);
+            width += own;
+        }
+        parts.iter().map(|part| self.lines_of(part)).collect::<Vec<_>>().join(&String::new())
+    }
+
+    /// Of a column, in characters.
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        let head = self.head.get(column).map(|(title, _)| title);
+        head.into_iter().chain(cells).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+
+    /// The lines of these columns alone.
+    fn lines_of(&self, columns: &[usize]) -> Vec<String> {
+        let widths: Vec<usize> = columns.iter().map(|column| self.width(*column)).collect();
+        let line = |row: Vec<&str>| {
+            let cells = columns.iter().zip(&widths).map(|(column, width)| {
+                let cell = row.get(*column).copied().unwrap_or_default();
+                match self.head[*column].1 {
+                    Align::Left => format!("{cell:<width$}"),
+                    Align::Right => format!("{cell:>width$}"),
+                }
             });
-            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+            cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
         };
-        rows.iter().map(line).collect()
+        self.rows().map(|row| line(row.collect())).collect()
     }
 }
 
@@ -150,6 +182,21 @@ mod tests {
         table.row(vec!["größe".to_owned(), "1".to_owned()]);
         table.row(vec!["b".to_owned(), "12.5".to_owned()]);
         assert_eq!(table.lines(), ["name   loss", "größe     1", "b      12.5"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_beside_the_rest_comes_below_it_and_neighbours_stay_together() {
+        let mut table = Table::new(&["name", "loss", "kill", "was"]);
+        table.row(["größe", "1", "never", "none"].map(str::to_owned).into());
+        assert_eq!(table.lines()[0], "name   loss   kill   was");
+        assert_eq!(table.lines_within(24, 1), table.lines());
+        let alone = ["name   loss   kill", "größe     1  never", "", "name    was", "größe  none"];
+        assert_eq!(table.lines_within(23, 1), alone);
+        let mut pairs = Table::new(&["name", "loss", "was", "kill", "was"]);
+        pairs.row(["größe", "1", "2", "never", "none"].map(str::to_owned).into());
+        let parted = ["name   loss  was", "größe     1    2", "", "name    kill   was", "größe  never  none"];
+        assert_eq!(pairs.lines_within(24, 2), parted);
+        assert!(pairs.lines_within(1, 1).len() == 4 * 3 - 1 && Table::new(&["name"]).lines_within(80, 1) == ["name"]);
     }
 
     #[test]

@@ -146,6 +146,24 @@ fn a_complete_run_is_finished_there_and_its_model_is_the_checkpoint() {
     assert!(store.files[files[0]] == model, "another model");
 }
 
+/// The daemons' own lines go to their logs.
+#[test]
+fn a_local_swarm_says_where_its_runs_are_seen() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let server = FakeMlflow::start(NOWHERE, Arc::default());
+    let mut command = murmur_tests::murmur(MURMUR);
+    command.args(["local", text(&run_file), "-n", "2", "--steps", "30", "--mlflow", &server.url()]);
+    command.arg("--directory").arg(folder.path().join("swarm"));
+    let output = murmur_tests::output_of(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let url = server.url();
+    let line = said.lines().find(|line| line.starts_with("MLflow has a run of each daemon in experiment "));
+    assert!(line.is_some_and(|line| line.ends_with(&format!(" at {url}"))), "{said}");
+    assert_eq!(server.store().runs.len(), 2, "{said}");
+}
+
 #[test]
 fn wrong_addresses_are_named_in_a_line_with_a_hint_and_training_goes_on() {
     let folder = tempfile::tempdir().expect("a temporary directory");

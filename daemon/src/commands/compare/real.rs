@@ -12,6 +12,7 @@ use murmur_sim::compare::{Fault, Kind, Method, Results, STRAGGLER, Setting};
 
 use crate::cli::{CompareOptions, LocalOptions};
 use crate::commands::node::identity_at;
+use crate::console::figures::counted;
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::pace::Pace;
@@ -73,7 +74,7 @@ pub(super) fn run(
     note(&real.conditions(results));
     let jobs = jobs(results, figures, hosts.is_some());
     let seconds: f64 = jobs.iter().map(|job| simulated_seconds(results, job.method, job.fault)).sum();
-    note(&format!("{} real swarms, {:.0} s as they were simulated", jobs.len(), seconds));
+    note(&format!("{}, {seconds:.0} s as simulated", counted(jobs.len() as u64, "real swarm")));
     let mut calm = None;
     for (number, job) in jobs.iter().enumerate() {
         if interruption.load(Ordering::Relaxed) {

@@ -199,13 +199,15 @@ fn conclude(source: &Source, report: &RunReport, format: Console, output: Option
     }
     let (asked, ended) = (report.seeds_asked.1 - report.seeds_asked.0, report.seeds.len());
     if report.interrupted {
-        return Err(interrupted(format!("interrupted: {ended} of {asked} seeds have ended")).into());
+        let asked = counted(asked, "seed");
+        return Err(interrupted(format!("interrupted: {ended} of {asked} ended")).into());
     }
     let failed: Vec<u64> = report.failed().map(|seed| seed.seed).collect();
     match failed.first() {
         None => Ok(()),
         Some(first) => {
-            let message = format!("{} of {ended} seeds fail a check", failed.len());
+            let fail = if failed.len() == 1 { "fails" } else { "fail" };
+            let message = format!("{} of {} {fail} a check", failed.len(), counted(ended as u64, "seed"));
             Err(Failure::new(ExitCode::Failure, message).hint(source.replay_command(*first)).into())
         }
     }

@@ -40,8 +40,8 @@ impl TrainerThread {
         self.engine.save_on(Some(begin + KEEPING_MAX));
         match saved {
             Ok(is_kept) if is_kept => self.is_own_kept = true,
-            Ok(_) => tracing::warn!("the model that is replaced is not kept: the disk is busy"),
-            Err(error) => tracing::warn!("the model that is replaced is not kept: {error}"),
+            Ok(_) => self.writer.tell_lost(self.engine.steps(), "the disk is busy"),
+            Err(error) => self.writer.tell_lost(self.engine.steps(), &error),
         }
         self.clock.spent_aside(begin.elapsed());
     }

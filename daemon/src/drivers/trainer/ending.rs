@@ -72,7 +72,10 @@ impl TrainerThread {
                 // Training is over, and waits for the disk.
                 self.engine.save_on(None);
             }
-            Err(error) => self.unsaved = Some(error),
+            Err(error) => {
+                self.writer.tell_unmade(&error);
+                self.unsaved = Some(error);
+            }
         }
         self.view.completed = true;
         self.show();

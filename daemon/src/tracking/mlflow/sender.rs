@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, Trouble, batch};
 use super::sent::Sent;
+use crate::console::figures::counted;
 use crate::console::note;
 use crate::observe::cursor;
 use crate::observe::record::{Body, EndFacts, Record, RunFacts};
@@ -125,7 +126,8 @@ impl Sender {
         if expected > 1 && record.seq > expected && record.seq > self.said_gone_before {
             let lost = record.seq - expected;
             self.said_gone_before = record.seq;
-            note(&format!("warning: {lost} records were gone from the journal before MLflow had them"));
+            let lost = counted(lost, "record");
+            note(&format!("warning: MLflow lacks {lost} of the journal, gone before it was sent"));
             note("hint: a larger journal.megabytes in the node file keeps more of them");
         }
         match &record.body {

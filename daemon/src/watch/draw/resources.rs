@@ -6,6 +6,7 @@ use super::curve::{self, Curve};
 use super::overview::points;
 use super::verdict::spoken;
 use super::{Painter, Scene, Tone};
+use crate::console::figures::counted;
 use crate::console::human_bytes;
 use crate::observe::{Metric, NodePicture};
 
@@ -17,7 +18,11 @@ pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painte
     let facts = [
         format!("device {} · {} parameters · murmur {}", node.run.device, node.run.parameters, node.run.version),
         format!("step {:.3} s · {:.1} % of the time between steps", sample.step_seconds, 100.0 * sample.boundary_share),
-        format!("an own exchange every {:.0} own steps · {}", sample.interval_steps, sample.reachable),
+        format!(
+            "an own exchange every {} · {}",
+            counted(sample.interval_steps.round() as u64, "own step"),
+            sample.reachable
+        ),
         format!("up {}", spoken(node.up)),
     ];
     let rows = if area.height >= 12 { 4 } else { 1 };
