@@ -167,7 +167,7 @@ impl Node {
         let is_vain = self.last_copy.periods_in_vain >= COPY_PERIODS_IN_VAIN_MAX && !self.joining.is_loading();
         let nobody = self.is_resting || !self.has_sharing_member();
         if is_vain || (self.joining.is_idle() && (out_of_time || nobody)) {
-            self.joining.give_up();
+            self.joining.give_up(&mut self.outbox);
             self.last_copy = LastCopy::default();
             self.is_outlier = false;
             self.pairwise.forget_outlier();
