@@ -200,6 +200,8 @@ impl Node {
         self.joining.on_holding_changed(now, holding, &mut self.outbox);
         // A reply to that order is not one to the next.
         self.outbox.forget(|purpose| matches!(purpose, Purpose::StateLoad));
+        // Of what is given up there are no last exchanges.
+        self.final_exchanges_left = self.final_exchanges_left.min(self.pairwise.final_exchanges(|_| true));
         if has_new && matches!(self.phase, Phase::Settling | Phase::Completed) {
             self.settlings = Settlings::default();
             self.begin_settling(now);

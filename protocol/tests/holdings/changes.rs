@@ -361,3 +361,14 @@ fn whoever_was_asked_for_what_is_given_up_is_told_to_send_no_more_of_it() {
         .sum();
     assert_eq!(sent, CHUNK, "a chunk at the most");
 }
+
+#[test]
+fn whoever_gives_up_a_fragment_at_the_end_does_not_wait_for_last_exchanges_of_it() {
+    let (mut node, _) = whole();
+    node.meet(1, Holding::ALL);
+    node.tell(Event::TrainingCompleted(TrainingReport { steps: 10, progress: 10.0, ..TrainingReport::default() }));
+    assert_eq!(node.node.status().phase, Phase::Settling);
+    node.tell(changed(Holding::of([1])));
+    node.tell(Event::PeerDisconnected { peer: peer(1) });
+    assert_eq!(node.node.status().phase, Phase::Completed, "nobody is there any more");
+}
