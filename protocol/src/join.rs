@@ -96,13 +96,14 @@ impl Joining {
     }
 
     /// The node holds other fragments of the model now: where it copies one, it begins anew.
-    pub(crate) fn on_holding_changed(&mut self, now: Time, holding: Holding) {
+    pub(crate) fn on_holding_changed(&mut self, now: Time, holding: Holding, out: &mut Outbox) {
         self.chunking.hold(holding);
-        self.begin_anew(now);
+        self.begin_anew(now, out);
     }
 
-    /// What has come of a copy counts no more.
-    pub(crate) fn begin_anew(&mut self, now: Time) {
+    /// What has come of a copy counts no more, nor does what donors still send.
+    pub(crate) fn begin_anew(&mut self, now: Time, out: &mut Outbox) {
+        self.call_off(out);
         self.copying = Copying::new(self.chunking.clone());
         (self.loading, self.checking, self.ask_at) = (None, None, now);
     }
@@ -385,9 +386,18 @@ impl Joining {
     }
 
     /// Gives up the copy under way and the check of the last one. Not while one is being taken over.
-    pub(crate) fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self, out: &mut Outbox) {
+        self.call_off(out);
         self.copying.drop_requests(|_| true);
         self.end_check();
+    }
+
+    /// Tells donors that what is not on its way yet is not wanted any more: a request is cut to what it is repeated for, a chunk at
+    /// the least.
+    fn call_off(&self, out: &mut Outbox) {
+        for (peer, request, chunks) in self.copying.least_of_requests() {
+            out.send(peer, Message::RequestState { request, chunks });
+        }
     }
 
     /// The copied model is believed.

@@ -2,12 +2,13 @@
 //! twice, changed, or not at all.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::manifest::GossipKind;
-use murmur_protocol::message::{Accept, Reject, RejectReason};
+use murmur_protocol::message::{Accept, Descriptor, KnownPeer, Reject, RejectReason};
 use murmur_protocol::numerics::{Buffers, encode, merge};
 use murmur_protocol::*;
 
@@ -44,11 +45,16 @@ struct Pair {
 
 impl Side {
     fn new(key: u8, value: f32, tokens_per_second: f64) -> Side {
+        Side::holding(key, value, tokens_per_second, (1, Holding::ALL))
+    }
+
+    /// It holds this of a model in so many fragments, a block each.
+    fn holding(key: u8, value: f32, tokens_per_second: f64, (fragments, holding): (u16, Holding)) -> Side {
         let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
         let report = TrainingReport { steps: 0, progress: 0.0, tokens_per_second, travel: 10.0, local_progress: 1.0 };
         let mut manifest = RunManifest::default();
-        manifest.gossip.kind = GossipKind::Pairs;
-        let config = Config { training: report, first_number: FIRST_NUMBER, ..Config::founder(&manifest) };
+        (manifest.gossip.kind, manifest.gossip.fragments) = (GossipKind::Pairs, fragments);
+        let config = Config { training: report, first_number: FIRST_NUMBER, holding, ..Config::founder(&manifest) };
         let me = PeerId::from_public_key([key; 32]);
         let node = Node::new(config, me, layout, key.into(), Time::ZERO);
         let model = (0..PARAMETERS).map(|place| value + place as f32 / 1000.0).collect();
@@ -67,8 +73,9 @@ impl Side {
     fn drain(&mut self, events: &mut VecDeque<Event>) {
         while let Some(effect) = self.node.poll_effect() {
             match effect {
-                Effect::Trainer(TrainerOrder::TakeSnapshot { request, .. }) => {
-                    let (snapshot, report) = (self.model.clone().into(), self.report);
+                Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection }) => {
+                    let Selection::Part(part) = selection else { panic!("nobody copies it: {selection:?}") };
+                    let (snapshot, report) = (self.model[range(part)].to_vec().into(), self.report);
                     events.push_back(Event::SnapshotTaken { request, snapshot, report });
                 }
                 Effect::Worker(WorkerOrder::Encode { request, snapshot, job }) => {
@@ -77,8 +84,10 @@ impl Side {
                 Effect::Worker(WorkerOrder::Merge { request, job }) => {
                     events.push_back(Event::Merged { request, result: merge(&job, &Buffers::new()) });
                 }
-                Effect::Trainer(TrainerOrder::ApplyCorrection { request, correction, progress_shift, .. }) => {
-                    correction.add_to(&mut self.model);
+                Effect::Trainer(TrainerOrder::ApplyCorrection {
+                    request, part, correction, progress_shift, ..
+                }) => {
+                    correction.add_to(&mut self.model[range(part)]);
                     self.report.progress += progress_shift;
                     self.shifts.push(progress_shift);
                     events.push_back(Event::CorrectionApplied { request, report: self.report });
@@ -199,6 +208,13 @@ impl Pair {
     }
 }
 
+/// Where a part of the model is.
+fn range(part: Part) -> Range<usize> {
+    let Fragment { index, count } = part.fragment;
+    let end = if index + 1 == count { PARAMETERS } else { 256 * (usize::from(index) + 1) };
+    256 * usize::from(index)..end
+}
+
 fn words(message: Message) -> Flying {
     Flying::Words(message)
 }
@@ -311,6 +327,34 @@ fn who_leaves_has_a_last_exchange_first() {
     pair.deliver_all();
     assert_eq!(pair.sides.each_ref().map(Side::exchanges), [1, 1]);
     assert!(pair.distance() < 1e-3, "what it has learned stays in the swarm: {}", pair.distance());
+}
+
+/// There were as many more with a partner for what nobody else holds.
+#[test]
+fn at_the_end_nothing_is_exchanged_for_what_nobody_else_holds() {
+    let of_two = |key, value, holding| Side::holding(key, value, 1000.0, (2, holding));
+    let sides = [of_two(1, 0.0, Holding::ALL), of_two(2, 0.1, Holding::of([0]))];
+    let mut pair = Pair { sides, now: Time::ZERO };
+    pair.connect();
+    let (one, partner) = (0, pair.sides[1].me);
+    let known = KnownPeer { peer: partner, addresses: vec![Address::new("sim/2".to_owned()).expect("short")] };
+    let profile = Profile { holding: Holding::of([0]), ..Profile::default() };
+    let peers = vec![Descriptor { known, age_seconds: 0, profile }];
+    let message = Message::Shuffle { peers, wants_reply: false };
+    pair.tell(one, Event::MessageReceived { peer: partner, message });
+    let report = pair.sides[one].report;
+    pair.tell(one, Event::TrainingCompleted(report));
+    let phase = |pair: &Pair| pair.sides[one].node.status().phase;
+    assert_eq!(phase(&pair), Phase::Settling);
+    pair.deliver_all();
+    let exchanges = pair.sides.each_ref().map(Side::exchanges);
+    let final_exchanges = u64::from(RunManifest::default().gossip.final_exchanges);
+    assert_eq!((phase(&pair), exchanges), (Phase::Completed, [final_exchanges; 2]));
+    for (peer, then) in [(partner, Phase::Completed), (PeerId::from_public_key([3; 32]), Phase::Settling)] {
+        pair.tell(one, Event::PeerDisconnected { peer });
+        pair.tell(one, Event::PeerConnected { peer, addresses: vec![] });
+        assert_eq!(phase(&pair), then, "who comes now may hold the rest, who is back does not");
+    }
 }
 
 /// The first grid is as wide as the models are apart; a grid of either side's own would not meet.

@@ -8,10 +8,10 @@ use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::message::Message;
 use murmur_protocol::{Event, PeerId};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use crate::bounds::{CONTROL_BURST, CONTROL_BYTES_PER_SECOND, CONTROL_MESSAGE_COST, PROGRESS_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
+use crate::moving::within;
 use crate::rate_limit::RateLimiter;
 use crate::scope::Scope;
 use crate::shared::Shared;
@@ -71,7 +71,7 @@ pub(crate) async fn write_messages(
         let bytes = codec::encode(&message);
         // Counted, never delayed: a late control message would make everything else late.
         shared.upload.count(bytes.len());
-        timeout(PROGRESS_TIMEOUT, write_frame(&mut writer, &bytes)).await??;
+        within(PROGRESS_TIMEOUT, write_frame(&mut writer, &bytes)).await?;
     }
-    timeout(PROGRESS_TIMEOUT, writer.close()).await?
+    within(PROGRESS_TIMEOUT, writer.close()).await
 }

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use libp2p::Multiaddr;
 use libp2p::core::transport::ListenerId;
+use libp2p::multiaddr::Protocol;
 use tokio::time::Instant;
 
 use crate::bounds::{
@@ -22,6 +23,9 @@ pub(crate) struct Nat {
     /// The newest first, at most [`EXTERNAL_ADDRESSES_MAX`].
     confirmed: Vec<Multiaddr>,
     observed: Vec<Multiaddr>,
+    /// What a router forwards to this node: where the node listens for it, and where others find it. The oldest first, at most
+    /// [`EXTERNAL_ADDRESSES_MAX`].
+    granted: Vec<(Multiaddr, Multiaddr)>,
     /// Whether a peer could not reach an address of ours that ought to mean the same everywhere.
     has_failed_probe: bool,
     has_punched: bool,
@@ -57,6 +61,7 @@ impl Nat {
             exposure,
             confirmed: Vec::new(),
             observed: Vec::new(),
+            granted: Vec::new(),
             has_failed_probe: false,
             has_punched: false,
             relays: Vec::new(),
@@ -86,9 +91,28 @@ impl Nat {
 
     /// Nobody reaches this node there any more. Returns whether that is new.
     pub(crate) fn expire(&mut self, address: &Multiaddr) -> bool {
+        self.granted.retain(|(_, external)| external != address);
         let before = self.confirmed.len();
         self.confirmed.retain(|confirmed| confirmed != address);
         self.confirmed.len() < before
+    }
+
+    /// A router forwards what comes for `external` to this node, which listens for it at `local`.
+    #[cfg(any(test, feature = "upnp"))]
+    pub(crate) fn granted(&mut self, local: Multiaddr, external: Multiaddr) {
+        self.granted.retain(|(_, known)| *known != external);
+        if self.granted.len() >= EXTERNAL_ADDRESSES_MAX {
+            self.granted.remove(0);
+        }
+        self.granted.push((local, external));
+    }
+
+    /// This node listens at `lost` no more: returns where nobody finds it any more because of that. A router forwards a port
+    /// once, whatever addresses have it, and libp2p ends that with the first of them that goes, without a word.
+    pub(crate) fn ungranted(&mut self, lost: &[Multiaddr]) -> Vec<Multiaddr> {
+        let is_port_of = |local: &Multiaddr, lost: &Multiaddr| local.iter().skip(1).eq(lost.iter().skip(1));
+        let is_lost = |local: &Multiaddr| lost.iter().any(|lost| is_private_ip4(lost) && is_port_of(local, lost));
+        self.granted.extract_if(.., |(local, _)| is_lost(local)).map(|(_, external)| external).collect()
     }
 
     /// A peer sees this node come from there.
@@ -232,6 +256,11 @@ impl Nat {
     }
 }
 
+/// Whether a router can be asked to forward something to it.
+fn is_private_ip4(address: &Multiaddr) -> bool {
+    matches!(address.iter().next(), Some(Protocol::Ip4(ip)) if ip.is_private())
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -274,6 +303,28 @@ mod tests {
         assert!(told.contains(&listen[0]));
         let all = told.clone();
         assert_eq!(nat.confirm(of_day(100), &all), Confirmation::Known, "it listens at all of them");
+    }
+
+    /// A machine that had left for another network went on telling where its router had let others in, and took itself for one
+    /// that can be reached.
+    #[test]
+    fn what_a_router_has_granted_goes_with_the_address_for_which_it_did() {
+        let mut nat = Nat::new(Exposure::FindOut);
+        let (home, outside) = (address("/ip4/192.168.1.2/tcp/1"), address("/ip4/8.8.8.8/tcp/1"));
+        let (quic, quic_outside) = (address("/ip4/192.168.1.2/udp/1/quic-v1"), address("/ip4/8.8.8.8/udp/1/quic-v1"));
+        for (local, external) in [(&home, &outside), (&quic, &quic_outside)] {
+            nat.confirm(external.clone(), &[]);
+            nat.granted(local.clone(), external.clone());
+            nat.granted(local.clone(), external.clone());
+        }
+        let others =
+            [address("/ip4/192.168.1.2/tcp/2"), address("/ip4/127.0.0.1/tcp/1"), address("/ip6/fd00::1/tcp/1")];
+        assert_eq!(nat.ungranted(&others), [], "other ports, and what no router forwards to");
+        let home = [home];
+        assert_eq!(nat.ungranted(&home), [outside]);
+        assert_eq!(nat.ungranted(&home), []);
+        assert!(nat.expire(&quic_outside));
+        assert_eq!(nat.ungranted(&[quic]), [], "the router has ended it before");
     }
 
     #[test]

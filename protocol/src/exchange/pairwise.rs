@@ -471,10 +471,11 @@ impl Pairwise {
         self.averaging.cadence.interval()
     }
 
-    /// Exchanges of our own at the end of a run: so many of each fragment, for what was not exchanged is as far from others
-    /// as training left it.
-    pub(crate) fn final_exchanges(&self) -> u32 {
-        self.averaging.gossip.final_exchanges * u32::from(self.averaging.turns.held_count())
+    /// Exchanges of our own at the end of a run, of such fragments: so many of each, for what was not exchanged is as far from
+    /// others as training left it.
+    pub(crate) fn final_exchanges(&self, of: impl Fn(u16) -> bool) -> u32 {
+        let fragments = self.fragments().iter().filter(|fragment| of(**fragment));
+        self.averaging.gossip.final_exchanges * fragments.count() as u32
     }
 
     /// What the last exchanges of all fragments of the model say, where one was merged since the last call.

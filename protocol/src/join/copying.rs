@@ -139,6 +139,11 @@ impl Copying {
         self.drop_requests(|asked| asked.stalled_at <= now)
     }
 
+    /// Each request under way, with its first chunk alone.
+    pub(super) fn least_of_requests(&self) -> impl Iterator<Item = (PeerId, u64, Chunks)> + use<'_> {
+        self.asked.iter().map(|asked| (asked.peer, asked.request, Chunks { first: asked.chunks.start, count: 1 }))
+    }
+
     /// Requests that are to be repeated now: lost, or their refusal was.
     pub(super) fn repeat_due(&mut self, now: Time) -> Vec<(PeerId, u64, Chunks)> {
         let due = self.asked.iter_mut().filter(|asked| asked.repeat_at <= now);

@@ -141,7 +141,7 @@ impl Node {
         let (who, state) = ((self.me, self.layout.parameters()), (choosing.next_epoch, progress));
         let member = Synchronous::seeking(&choosing.spec, who, state, now + LISTENING);
         self.synchronous = member.map(|member| member.after(choosing.earlier));
-        self.joining.give_up();
+        self.joining.give_up(&mut self.outbox);
         self.outbox.push(TrainerOrder::Average(Scheme::AllReduce));
         let reached: Vec<PeerId> = self.membership.directly_connected().collect();
         reached.into_iter().for_each(|peer| self.on_reachable(now, peer));

@@ -113,7 +113,8 @@ impl Node {
     /// from another part of the swarm, the final exchanges begin again, if the two share a fragment.
     pub(super) fn on_member_at_the_end(&mut self, now: Time, peer: PeerId, was_away: bool) {
         self.tell_finish(peer);
-        let is_apart = self.synchronous.is_none() && (was_away || self.final_exchanges_left > 0);
+        let is_left = self.final_exchanges_left > self.final_exchanges_alone();
+        let is_apart = self.synchronous.is_none() && (was_away || is_left);
         let shares = self.pairwise.shares(self.membership.holding(peer));
         if self.phase == Phase::Completed && is_apart && shares {
             self.settlings = Settlings::default();
@@ -142,7 +143,7 @@ impl Node {
 
     pub(super) fn begin_settling(&mut self, now: Time) {
         self.phase = Phase::Settling;
-        self.final_exchanges_left = self.pairwise.final_exchanges();
+        self.final_exchanges_left = self.pairwise.final_exchanges(|_| true);
         self.phase_deadline = Some(now + SETTLING_TIMEOUT);
         self.outbox.notice(Notice::Settling);
     }
@@ -150,13 +151,19 @@ impl Node {
     /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all.
     pub(super) fn settle(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let nobody = self.is_resting || !self.has_sharing_member();
-        if self.final_exchanges_left == 0 || out_of_time || (nobody && self.pairwise.is_idle()) {
+        let is_alone = self.is_resting || self.final_exchanges_left <= self.final_exchanges_alone();
+        if self.final_exchanges_left == 0 || out_of_time || (is_alone && self.pairwise.is_idle()) {
             self.complete();
         } else if self.pairwise.is_idle() {
             self.pairwise.begin_round();
             self.start_exchange(now);
         }
+    }
+
+    /// Final exchanges that nobody can be asked for: of fragments that no member holds who is. They are left for whoever comes.
+    fn final_exchanges_alone(&self) -> u32 {
+        let holdings: Vec<_> = self.membership.directly_connected().map(|peer| self.membership.holding(peer)).collect();
+        self.pairwise.final_exchanges(|fragment| !holdings.iter().any(|holding| holding.holds(fragment)))
     }
 
     /// Whether somebody can be asked who holds some of what this node holds.
@@ -196,7 +203,7 @@ impl Node {
     }
 
     fn give_up_copying(&mut self) {
-        self.joining.give_up();
+        self.joining.give_up(&mut self.outbox);
         self.copying_anew = CopyingAnew::default();
         self.is_outlier = false;
         self.pairwise.forget_outlier();

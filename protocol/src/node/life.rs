@@ -199,9 +199,11 @@ impl Node {
         self.membership.on_holding(now, holding, &mut self.outbox);
         let has_new = self.pairwise.on_holding_changed(holding, &mut self.outbox);
         self.giving.on_holding_changed(holding, &mut self.outbox);
-        self.joining.on_holding_changed(now, holding);
+        self.joining.on_holding_changed(now, holding, &mut self.outbox);
         // A reply to that order is not one to the next.
         self.outbox.forget(|purpose| matches!(purpose, Purpose::StateLoad));
+        // Of what is given up there are no last exchanges.
+        self.final_exchanges_left = self.final_exchanges_left.min(self.pairwise.final_exchanges(|_| true));
         if has_new && matches!(self.phase, Phase::Settling | Phase::Completed) {
             self.settlings = Settlings::default();
             self.begin_settling(now);
@@ -218,7 +220,7 @@ impl Node {
             let has_begun = self.joining.chunks().0 > 0 && now < until + OUTDATED_BEGUN_FOR;
             if !self.is_outlier || (!has_begun && self.joining.is_idle()) {
                 (self.is_outlier, self.outdated_until) = (false, None);
-                self.joining.begin_anew(now);
+                self.joining.begin_anew(now, &mut self.outbox);
             }
         } else if !self.is_outlier && self.membership.directly_connected().any(holds_some) {
             self.is_outlier = true;

@@ -332,3 +332,43 @@ fn whoever_comes_at_the_end_and_shares_nothing_is_not_settled_with_each_time() {
     }
     assert_eq!(settlings, [1, 0, 0, 0], "before it has said what it holds it counts as whole");
 }
+
+/// It went on sending what nobody wanted any more, all of a large state at worst.
+#[test]
+fn whoever_was_asked_for_what_is_given_up_is_told_to_send_no_more_of_it() {
+    let (mut joiner, _) = Driven::with(config(Start::FromPeer, Holding::of([0])), PARAMETERS, 0);
+    let asked = requests(&joiner.meet(1, Holding::of([0])));
+    assert_eq!(asked, [(peer(1), 0, Chunks { first: 0, count: 5 })]);
+    let called_off = requests(&joiner.tell(changed(Holding::of([1]))));
+    assert_eq!(called_off, [(peer(1), 0, Chunks { first: 0, count: 1 })], "and nobody is there who holds the other");
+    // The donor's side of it.
+    let (mut donor, _) = whole();
+    donor.meet(1, Holding::of([0]));
+    let ask = |donor: &mut Driven, (_, request, chunks): (PeerId, u64, Chunks)| {
+        donor.tell(Event::MessageReceived { peer: peer(1), message: Message::RequestState { request, chunks } })
+    };
+    let ordered = snapshots(&ask(&mut donor, asked[0]));
+    assert!(snapshots(&ask(&mut donor, called_off[0])).is_empty());
+    let snapshot = values(Chunks { first: 0, count: 10 }).into();
+    let taken = Event::SnapshotTaken { request: ordered[0].0, snapshot, report: TrainingReport::default() };
+    let sent: usize = donor
+        .tell(taken)
+        .iter()
+        .map(|effect| match effect {
+            Effect::Network(NetworkOrder::StartTransfer { payload, .. }) => payload.len() / 4,
+            _ => 0,
+        })
+        .sum();
+    assert_eq!(sent, CHUNK, "a chunk at the most");
+}
+
+#[test]
+fn whoever_gives_up_a_fragment_at_the_end_does_not_wait_for_last_exchanges_of_it() {
+    let (mut node, _) = whole();
+    node.meet(1, Holding::ALL);
+    node.tell(Event::TrainingCompleted(TrainingReport { steps: 10, progress: 10.0, ..TrainingReport::default() }));
+    assert_eq!(node.node.status().phase, Phase::Settling);
+    node.tell(changed(Holding::of([1])));
+    node.tell(Event::PeerDisconnected { peer: peer(1) });
+    assert_eq!(node.node.status().phase, Phase::Completed, "nobody is there any more");
+}

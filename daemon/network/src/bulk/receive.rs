@@ -1,6 +1,5 @@
 //! The receiving side of a transfer.
 
-use std::future::Future;
 use std::io;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use crate::bounds::{
     HEADER_TIMEOUT, PROGRESS_TIMEOUT, ROOM_TIMEOUT, STALL_HEARD_WITHIN,
 };
 use crate::frame::{FrameError, read_frame};
+use crate::moving::{Stalled, within};
 use crate::shared::Shared;
 use crate::streams::Stream;
 
@@ -30,8 +30,8 @@ enum ReceiveError {
     #[error("it broke off: {0}")]
     BrokenOff(#[from] io::Error),
     /// Nothing came.
-    #[error("nothing moved for {} s", .0.as_secs())]
-    Stalled(Duration),
+    #[error(transparent)]
+    Stalled(#[from] Stalled),
     /// Less came than any link carries.
     #[error("it came far slower than the peer's link carries")]
     TooSlow,
@@ -176,7 +176,7 @@ impl Incoming<'_> {
                     return Ok(read?);
                 }
                 Err(_) if until == too_slow => return Err(ReceiveError::TooSlow),
-                Err(_) if until == end => return Err(ReceiveError::Stalled(PROGRESS_TIMEOUT)),
+                Err(_) if until == end => return Err(Stalled(PROGRESS_TIMEOUT).into()),
                 Err(_) => self.confirm(told).await?,
             }
         }
@@ -223,11 +223,4 @@ async fn say(stream: &mut Stream, word: u32) -> Result<(), ReceiveError> {
 async fn acknowledge(stream: &mut Stream) -> Result<(), ReceiveError> {
     say(stream, LAST_WORD).await?;
     Ok(stream.close().await?)
-}
-
-async fn within<Output>(
-    limit: Duration,
-    step: impl Future<Output = Result<Output, ReceiveError>>,
-) -> Result<Output, ReceiveError> {
-    timeout(limit, step).await.unwrap_or(Err(ReceiveError::Stalled(limit)))
 }

@@ -1,21 +1,21 @@
 //! The sending side of a transfer.
 
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
 use futures::io::{ReadHalf, WriteHalf};
-use futures::{AsyncReadExt, AsyncWriteExt};
+use futures::{AsyncReadExt, AsyncWriteExt, TryFutureExt};
 use murmur_protocol::Misbehaviour;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Payload, codec};
 use tokio::sync::{Mutex, OwnedMutexGuard};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout_at;
 
 use super::flow::{Flow, InFlight, TransferProgress};
 use super::{LAST_WORD, WORD_BYTES};
 use crate::bounds::{PROGRESS_TIMEOUT, STALL_HEARD_WITHIN};
 use crate::frame::write_frame;
+use crate::moving::{Stalled, within};
 use crate::rate_limit::RateLimiter;
 use crate::streams::{BULK_PROTOCOL, OpenError, Stream, StreamOpener};
 
@@ -26,8 +26,8 @@ pub(crate) enum SendError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The peer did not read, or did not acknowledge.
-    #[error("nothing moved for {} s", PROGRESS_TIMEOUT.as_secs())]
-    Stalled,
+    #[error(transparent)]
+    Stalled(#[from] Stalled),
     /// The peer reads so slowly as no link is, or nothing although it was heard meanwhile.
     #[error(transparent)]
     Misbehaved(Misbehaviour),
@@ -64,8 +64,9 @@ pub(crate) async fn send(
     drop(opener);
     // What is left of the one before is soon through: the other side does not wait long for a header.
     let turn = turns.writing.lock_owned().await;
-    progress(write_frame(&mut stream, &codec::encode(header))).await?;
-    progress(stream.write_all(&(payload.len() as u64).to_le_bytes())).await?;
+    within(PROGRESS_TIMEOUT, write_frame(&mut stream, &codec::encode(header)).err_into::<SendError>()).await?;
+    let length = (payload.len() as u64).to_le_bytes();
+    within(PROGRESS_TIMEOUT, stream.write_all(&length).err_into::<SendError>()).await?;
     let transfer = flow.begin();
     let activity = stream.activity().clone();
     let (reader, writer) = stream.split();
@@ -77,13 +78,13 @@ pub(crate) async fn send(
     };
     let (mut writer, ()) = match futures::try_join!(written, listen(reader, &transfer)) {
         // Who is there, and says other things meanwhile, could have taken it.
-        Err(SendError::Stalled) if activity.is_fresh(STALL_HEARD_WITHIN) => {
+        Err(SendError::Stalled(_)) if activity.is_fresh(STALL_HEARD_WITHIN) => {
             return Err(SendError::Misbehaved(Misbehaviour::Stalled));
         }
         sent => sent?,
     };
     // It has arrived; how the stream ends does not matter any more.
-    let _ = progress(writer.close()).await;
+    let _ = within(PROGRESS_TIMEOUT, writer.close()).await;
     Ok(())
 }
 
@@ -121,7 +122,7 @@ async fn listen(mut reader: ReadHalf<Stream>, transfer: &InFlight) -> Result<(),
         let (progress, look_at) = transfer.progress();
         match progress {
             TransferProgress::Moving => {}
-            TransferProgress::Stalled => return Err(SendError::Stalled),
+            TransferProgress::Stalled => return Err(Stalled(PROGRESS_TIMEOUT).into()),
             TransferProgress::TooSlow => return Err(SendError::Misbehaved(Misbehaviour::Stalled)),
         }
         match timeout_at(look_at, reader.read(&mut word[read..])).await {
@@ -138,8 +139,4 @@ async fn listen(mut reader: ReadHalf<Stream>, transfer: &InFlight) -> Result<(),
             }
         }
     }
-}
-
-async fn progress<Output>(step: impl Future<Output = io::Result<Output>>) -> Result<Output, SendError> {
-    Ok(timeout(PROGRESS_TIMEOUT, step).await.map_err(|_| SendError::Stalled)??)
 }

@@ -1,18 +1,16 @@
 //! The asking side: requests to one peer, and the bytes as they come.
 
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::AsyncReadExt;
+use futures::{AsyncReadExt, TryFutureExt};
 use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest, ShardSet};
 use murmur_protocol::{PeerId, codec};
-use tokio::time::timeout;
 
 use super::DataExchange;
 use crate::bounds::{DATA_CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, SHARD_WORDS_BYTES_MAX};
 use crate::frame::{FrameError, read_frame, write_frame};
+use crate::moving::{Stalled, within};
 use crate::rate_limit::RateLimiter;
 use crate::streams::{DATA_PROTOCOL, OpenError, Stream};
 
@@ -26,8 +24,8 @@ pub enum ShardError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Nothing came.
-    #[error("nothing moved for {} s", .0.as_secs())]
-    Stalled(Duration),
+    #[error(transparent)]
+    Stalled(#[from] Stalled),
     /// The peer gave up or is gone: nobody's fault.
     #[error("it broke off: {0}")]
     BrokenOff(#[from] io::Error),
@@ -67,7 +65,7 @@ impl ShardStream {
         }
         let mut bytes = vec![0; self.left.min(DATA_CHUNK_BYTES as u64) as usize];
         self.download.wait(bytes.len()).await;
-        within(async { Ok(self.stream.read_exact(&mut bytes).await?) }).await?;
+        within(DATA_PROGRESS_TIMEOUT, self.stream.read_exact(&mut bytes).err_into::<ShardError>()).await?;
         self.left -= bytes.len() as u64;
         Ok(Some(bytes))
     }
@@ -110,7 +108,7 @@ impl DataExchange {
         let mut stream = opener.open(DATA_PROTOCOL).await?;
         // The request must not keep a connection open that has lost its control stream.
         drop(opener);
-        within(async {
+        within(DATA_PROGRESS_TIMEOUT, async {
             write_frame(&mut stream, &codec::encode(&request)).await?;
             let bytes = match read_frame(&mut stream, SHARD_WORDS_BYTES_MAX).await {
                 Ok(Some(bytes)) => bytes,
@@ -123,9 +121,4 @@ impl DataExchange {
         })
         .await
     }
-}
-
-async fn within<Output>(step: impl Future<Output = Result<Output, ShardError>>) -> Result<Output, ShardError> {
-    let stalled = || Err(ShardError::Stalled(DATA_PROGRESS_TIMEOUT));
-    timeout(DATA_PROGRESS_TIMEOUT, step).await.unwrap_or_else(|_| stalled())
 }

@@ -1,6 +1,5 @@
 //! The serving side: answers a peer's requests on one connection.
 
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use crate::bounds::{
     DATA_CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, DATA_REQUESTS_PER_CONNECTION_MAX, HEADER_TIMEOUT, SHARD_WORDS_BYTES_MAX,
 };
 use crate::frame::{FrameError, read_frame, write_frame};
+use crate::moving::within;
 use crate::rate_limit::RateLimiter;
 use crate::shared::Shared;
 use crate::streams::{Stream, WeakOpener};
@@ -86,17 +86,13 @@ async fn reply(
     shard: Option<(&Payload, usize)>,
 ) -> io::Result<()> {
     let answer = ShardAnswer { held: shelf.held(), offer };
-    progress(write_frame(stream, &codec::encode(&answer))).await?;
+    within(DATA_PROGRESS_TIMEOUT, write_frame(stream, &codec::encode(&answer))).await?;
     if let Some((shard, offset)) = shard {
         for chunk in shard.bytes()[offset..].chunks(DATA_CHUNK_BYTES) {
             upload.wait(chunk.len()).await;
-            progress(stream.write_all(chunk)).await?;
+            within(DATA_PROGRESS_TIMEOUT, stream.write_all(chunk)).await?;
             shelf.count_served(chunk.len());
         }
     }
-    progress(stream.close()).await
-}
-
-async fn progress<Output>(step: impl Future<Output = io::Result<Output>>) -> io::Result<Output> {
-    timeout(DATA_PROGRESS_TIMEOUT, step).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+    within(DATA_PROGRESS_TIMEOUT, stream.close()).await
 }

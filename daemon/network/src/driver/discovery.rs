@@ -130,6 +130,10 @@ impl Driver {
                 Ok(connection) => self.on_hole_punched(connection),
                 Err(error) => tracing::debug!(peer = %punch.remote_peer_id, %error, "no hole could be punched"),
             },
+            #[cfg(feature = "upnp")]
+            BehaviourEvent::Router(libp2p::upnp::Event::NewExternalAddr { local_addr, external_addr }) => {
+                self.nat.granted(local_addr, external_addr);
+            }
             #[cfg(feature = "mdns")]
             BehaviourEvent::LocalNetwork(libp2p::mdns::Event::Discovered(found)) => {
                 let mut by_peer = Found::new();
@@ -339,7 +343,8 @@ impl Driver {
 
     pub(super) fn on_listen_addresses_lost(&mut self, lost: &[Multiaddr]) {
         self.views.listen.send_modify(|own| own.retain(|known| !lost.contains(known)));
-        let lost: Vec<Multiaddr> = lost.iter().map(|address| split_peer(address.clone()).1).collect();
+        let mut lost: Vec<Multiaddr> = lost.iter().map(|address| split_peer(address.clone()).1).collect();
+        lost.extend(self.nat.ungranted(&lost));
         for address in &lost {
             if self.nat.expire(address) {
                 self.forget_external(address);

@@ -7,6 +7,7 @@ use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use murmur_protocol::Payload;
 
 use super::{HEADER_BYTES_MAX, SILENCE_MAX};
+use crate::moving::within;
 use crate::rate_limit::RateLimiter;
 
 /// Something that one machine of a team says to another.
@@ -38,11 +39,11 @@ pub(super) async fn read(
 ) -> io::Result<Option<TeamWord>> {
     loop {
         let mut lengths = [0; LENGTHS_BYTES];
-        let first = moving(reader.read(&mut lengths)).await?;
+        let first = within(SILENCE_MAX, reader.read(&mut lengths)).await?;
         if first == 0 {
             return Ok(None);
         }
-        moving(reader.read_exact(&mut lengths[first..])).await?;
+        within(SILENCE_MAX, reader.read_exact(&mut lengths[first..])).await?;
         let (header, body) = lengths.split_first_chunk::<4>().expect("twelve bytes");
         let header_bytes = u32::from_le_bytes(*header) as usize;
         let body_bytes = u64::from_le_bytes(*body.first_chunk().expect("eight bytes"));
@@ -67,7 +68,7 @@ async fn read_bytes(reader: &mut (impl AsyncRead + Unpin), count: u64, download:
         bytes.resize(start + left.min(PIECE_BYTES as u64) as usize, 0);
         let mut place = &mut bytes[start..];
         while !place.is_empty() {
-            let read = moving(reader.read(place)).await?;
+            let read = within(SILENCE_MAX, reader.read(place)).await?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -76,11 +77,6 @@ async fn read_bytes(reader: &mut (impl AsyncRead + Unpin), count: u64, download:
         }
     }
     Ok(bytes)
-}
-
-/// Ends with an error where nothing comes for too long.
-async fn moving<T>(reading: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(SILENCE_MAX, reading).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Writes a word, no faster than the cap allows, and flushes.
