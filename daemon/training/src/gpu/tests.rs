@@ -1,6 +1,7 @@
 //! The GPU's transformer against the CPU's: on an emulated GPU, and on a real one in a build for them where there is one.
 
 mod reading;
+mod ties;
 
 use std::sync::Arc;
 
