@@ -9,6 +9,7 @@
 mod adapters;
 mod check;
 mod coded;
+mod copies;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(test)]
@@ -16,6 +17,8 @@ pub(crate) mod emulated;
 mod muon;
 mod offload;
 mod packed;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a real GPU has page-locked memory"))]
+mod pool;
 mod product;
 mod reader;
 mod replica;

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::slots::{Filling, filling};
+use crate::gpu::copies::copy;
 use crate::optimizer::{Moments, Optimizer, Rule};
 
 /// Values of a piece, unless it is a matrix that Muon steps: 64 MiB of each vector (a guess).
@@ -125,7 +126,7 @@ impl Vectors {
         filling(self.held(stage), move |mut rest| {
             for (length, state) in states {
                 let (values, others) = std::mem::take(&mut rest).split_at_mut(length);
-                values.copy_from_slice(&state[..length]);
+                copy(&state[..length], values);
                 rest = others;
             }
         })
@@ -139,8 +140,8 @@ impl Vectors {
         let (gradient, state) = (self.gradients[stage].clone(), state.clone());
         filling(range.len() + state.len(), move |to| {
             let (to_gradient, to_state) = to.split_at_mut(place.len());
-            to_gradient.copy_from_slice(&gradient[place]);
-            to_state.copy_from_slice(&state);
+            copy(&gradient[place], to_gradient);
+            copy(&state, to_state);
         })
     }
 
@@ -148,7 +149,7 @@ impl Vectors {
     pub(super) fn filling_of_copied(&self) -> Option<Filling> {
         let gradient = self.gradients.last().filter(|_| self.copied > 0)?.clone();
         let own = self.stages.last().map_or(0, Range::len);
-        Some(filling(self.copied, move |to| to.copy_from_slice(&gradient[own..])))
+        Some(filling(self.copied, move |to| copy(&gradient[own..], to)))
     }
 
     pub(super) fn set_state(&mut self, number: usize, state: Vec<f32>) {
