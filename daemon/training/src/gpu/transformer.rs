@@ -23,6 +23,8 @@ mod in_turns;
 mod linear;
 mod memory;
 mod operations;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use in_turns::GpuTurns;
 pub(crate) use memory::activation_values;

@@ -6,8 +6,8 @@ use std::ops::Range;
 use candle_core::Result;
 
 use super::Gpu;
-use super::memory::{GpuCache, GpuHeads, QUERIES_AT_ONCE, units_at_once};
-use crate::gpu::{Argument, Matrix, Memory, Product, Span, THREADS, size};
+use super::memory::{GpuCache, GpuHeads, QUERIES_AT_ONCE, Scratch, units_at_once};
+use crate::gpu::{Argument, Kind, Matrix, Memory, Product, Span, THREADS, count, launch_for_each, size};
 use crate::model::transformer::operations::Operations as _;
 use crate::ops::attention::Attention;
 
@@ -111,6 +111,31 @@ impl Gpu<'_> {
         self.move_heads(attended, self.in_heads(), false)
     }
 
+    /// Where the gradients of what a unit's queries see are summed: keys' and values'. In 32 bits, since many products add to them.
+    fn sums_of(&self, unit: &Unit, to_heads: &GpuHeads) -> [Matrix; 2] {
+        if self.model.kind == Kind::F32 {
+            return [&to_heads.key, &to_heads.value].map(|memory| unit.keys(memory.span()));
+        }
+        let every = unit.length * unit.head_width;
+        [&self.scratch.to_keys, &self.scratch.to_values]
+            .map(|memory| Matrix::new(memory.span(), unit.head_width).every(every))
+    }
+
+    /// Once all is added to them.
+    fn round_sums(&self, unit: &Unit, to_heads: &GpuHeads) -> Result<()> {
+        if self.model.kind == Kind::F32 {
+            return Ok(());
+        }
+        let Scratch { to_keys, to_values, .. } = self.scratch;
+        let every = unit.length * unit.head_width;
+        let (first, values) = (unit.first * every, unit.units * every);
+        [(to_keys, &to_heads.key), (to_values, &to_heads.value)].into_iter().try_for_each(|(sums, rounded)| {
+            let rounded = rounded.span().part(first..first + values);
+            let arguments = [sums.span().first(values).into(), rounded.into(), count(values)];
+            launch_for_each(&*self.model.device, "to_bf16", values, &arguments)
+        })
+    }
+
     /// With `heads` for each sequence, whose rows are shared out to blocks.
     fn launch_attention(&self, name: &str, heads: usize, spans: &[Span]) -> Result<()> {
         let (sizes, units) = (&self.attention, self.attention.sequences * heads);
@@ -149,14 +174,16 @@ impl Gpu<'_> {
             let to_output = unit.queries(self.scratch.in_heads.span());
             let value = unit.keys(heads.value.span());
             self.multiply(product(to_output, value.transposed(), unit.scores(to_scores), unit.shape()))?;
-            let to_value = unit.keys(to_heads.value.span());
+            let [to_key, to_value] = self.sums_of(&unit, to_heads);
             onto_keys(product(unit.scores(scores).transposed(), to_output, to_value, [keys, width, queries]))?;
             self.launch_softmax("causal_softmax_backward", &unit, &[scores, to_scores])?;
             let (query, key) = (unit.queries(heads.query.span()), unit.keys(heads.key.span()));
             let to_query = unit.queries(to_heads.query.span());
             self.multiply(product(unit.scores(to_scores), key, to_query, [queries, width, keys]))?;
-            let to_key = unit.keys(to_heads.key.span());
             onto_keys(product(unit.scores(to_scores).transposed(), query, to_key, [keys, width, queries]))?;
+            if unit.is_last() {
+                self.round_sums(&unit, to_heads)?;
+            }
         }
         Ok(())
     }
@@ -184,6 +211,11 @@ impl Unit {
     /// Whether nothing with the same keys comes before it.
     fn is_first(&self) -> bool {
         self.head == 0 && self.queries.end == self.length
+    }
+
+    /// Whether nothing with the same keys comes after it.
+    fn is_last(&self) -> bool {
+        self.head + 1 == self.sharing && self.queries.start == 0
     }
 
     fn queries(&self, heads: Span) -> Matrix {

@@ -108,6 +108,10 @@ pub(super) struct Scratch {
     pub(super) in_heads: Memory,
     pub(super) scores: Memory,
     pub(super) to_scores: Memory,
+    /// Where attention is products that are rounded, the gradients of some heads' keys and values `[heads, length, head width]` until all
+    /// is added to them.
+    pub(super) to_keys: Memory,
+    pub(super) to_values: Memory,
     /// Where attention is one kernel, of each query's output and its gradient `[sequences, heads, length]`.
     pub(super) products: Memory,
     /// `[rows, rank]`: what an adapter multiplies by A, and its gradient.
@@ -131,6 +135,7 @@ impl Scratch {
             (false, true) => [0, 0],
             (false, false) => [units_at_once(sizes.key_heads, sizes.sequences, length) * unit_scores(length); 2],
         };
+        let key_sums = if is_read || is_fused { 0 } else { key_sums(model.kind, sizes) };
         Ok(Scratch {
             rows,
             length,
@@ -140,6 +145,8 @@ impl Scratch {
             in_heads: rounded(in_heads)?,
             scores: rounded(scores)?,
             to_scores: rounded(to_scores)?,
+            to_keys: exact(key_sums)?,
+            to_values: exact(key_sums)?,
             products: exact(if is_fused { rows * sizes.heads } else { 0 })?,
             low: rounded(rows * model.rank)?,
             to_low: rounded(rows * model.rank)?,
@@ -194,6 +201,12 @@ pub(super) fn units_at_once(key_heads: usize, sequences: usize, length: usize) -
     (SCORES / unit_scores(length)).clamp(1, sequences * key_heads)
 }
 
+/// Values of the gradients of keys, or of values, that are held at once in 32 bits beside those that products read.
+fn key_sums(kind: Kind, sizes: &Attention) -> usize {
+    let units = units_at_once(sizes.key_heads, sizes.sequences, sizes.length);
+    if kind == Kind::F32 { 0 } else { units * sizes.length * sizes.head_width }
+}
+
 pub(super) fn logit_rows_at_once(vocabulary: usize, rows: usize) -> usize {
     (LOGITS / vocabulary).max(LOGIT_ROWS).min(rows)
 }
@@ -221,7 +234,9 @@ pub(crate) fn activation_values(
     let scores = units_at_once(key_heads, sequences, length) * unit_scores(length);
     let (sums, in_heads, scores) = if is_fused { (heads, 0, 0) } else { (0, queries, scores) };
     let sums = (kept_blocks(layers, passes, recompute) + 1) * sums;
-    let exact = rows * (streams + sums + 2 * passes + 2) + tables * length * head_width;
+    let attention = Attention { sequences, length, heads, key_heads, head_width };
+    let key_sums = if is_fused { 0 } else { 2 * key_sums(precision.into(), &attention) };
+    let exact = rows * (streams + sums + 2 * passes + 2) + tables * length * head_width + key_sums;
     // The gradient of the stream once more as products read it.
     let to_stream = if precision == Precision::F32 { 0 } else { width };
     let rounded = rows * (others + in_heads + joint + width + to_stream + 2 * rank) + 2 * scores;
