@@ -14,7 +14,7 @@ use candle_core::{Error, Result};
 use super::copies;
 use super::pool::{Locked, Pool};
 use super::product::Operand;
-use super::{Accelerator, Argument, Kind, Memory, Product, Span, THREADS, Write, kernel_names};
+use super::{Accelerator, Argument, Kind, Memory, Product, Span, Write, kernel_names, sizes};
 use crate::replica::Transfer;
 
 /// The kernels for any GPU of the capability that this was built for, or a later one.
@@ -105,7 +105,8 @@ impl Accelerator for Cuda {
             };
         }
         let grid = u32::try_from(blocks).map_err(Error::wrap)?;
-        let shape = LaunchConfig { grid_dim: (grid, 1, 1), block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 };
+        let shape =
+            LaunchConfig { grid_dim: (grid, 1, 1), block_dim: (sizes().threads as u32, 1, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller's arguments are the kernel's.
         unsafe { launch.launch(shape) }.w()?;
         Ok(())

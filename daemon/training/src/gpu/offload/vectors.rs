@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use super::slots::{Filling, filling};
 use crate::gpu::copies::copy;
+use crate::gpu::sizes;
 use crate::optimizer::{Moments, Optimizer, Rule};
-
-/// Values of a piece, unless it is a matrix that Muon steps: 64 MiB of each vector (a guess).
-const PIECE_VALUES: usize = if cfg!(test) { 100 } else { 16 << 20 };
 
 /// A tensor, or a part of one that AdamW steps.
 pub(super) struct Piece {
@@ -58,6 +56,24 @@ pub(super) fn muon_values(optimizer: &Optimizer) -> usize {
     matrices.map(|tensor| 3 * tensor.range.len()).max().unwrap_or(0)
 }
 
+/// Values of each vector of a tensor's pieces, of which the GPU's memory has room for so many in all.
+fn piece_values(optimizer: &Optimizer, tensor: usize, values: usize) -> usize {
+    let whole = optimizer.tensors[tensor].range.len();
+    match optimizer.tensors[tensor].rule {
+        Rule::Muon(_) => whole,
+        // The kernel steps four values at once.
+        Rule::AdamW { .. } => {
+            (sizes().piece_values.min(values / (1 + states_of(optimizer, tensor))) / 4 * 4).max(1).min(whole)
+        }
+    }
+}
+
+/// Values that leave the GPU's memory once the piece with the most of them was stepped, with room for so many values of a piece.
+pub(super) fn leaving_values(optimizer: &Optimizer, values: usize) -> usize {
+    let leaving = |tensor| states_of(optimizer, tensor) * piece_values(optimizer, tensor, values);
+    (0..optimizer.tensors.len()).map(leaving).max().unwrap_or(0)
+}
+
 pub(super) struct Vectors {
     /// Of the flat parameters.
     stages: Vec<Range<usize>>,
@@ -88,11 +104,7 @@ impl Vectors {
         let mut pieces = Vec::new();
         for (tensor, stepped) in optimizer.tensors.iter().enumerate() {
             let (range, states) = (&stepped.range, states_of(optimizer, tensor));
-            let at_once = match stepped.rule {
-                Rule::Muon(_) => range.len(),
-                // The kernel steps four values at once.
-                Rule::AdamW { .. } => (PIECE_VALUES.min(values / (1 + states)) / 4 * 4).max(1),
-            };
+            let at_once = piece_values(optimizer, tensor, values);
             for first in range.clone().step_by(at_once.max(1)) {
                 let range = first..range.end.min(first + at_once);
                 let mut state = vec![0.0; states * range.len()];

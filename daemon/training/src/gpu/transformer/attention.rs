@@ -6,13 +6,10 @@ use std::ops::Range;
 use candle_core::Result;
 
 use super::Gpu;
-use super::memory::{GpuCache, GpuHeads, QUERIES_AT_ONCE, Scratch, units_at_once};
-use crate::gpu::{Argument, Kind, Matrix, Memory, Product, Span, THREADS, count, launch_for_each, size};
+use super::memory::{GpuCache, GpuHeads, Scratch, units_at_once};
+use crate::gpu::{Argument, Kind, Matrix, Memory, Product, Span, count, launch_for_each, size};
 use crate::model::transformer::operations::Operations as _;
 use crate::ops::attention::Attention;
-
-/// Rows of one block of attention's kernels: 16 of each warp.
-const ATTENTION_ROWS: usize = THREADS / 2;
 
 impl Gpu<'_> {
     /// Between joint rows and turned heads; where these are not turned, they only move. Positions count from the first of the text.
@@ -45,14 +42,15 @@ impl Gpu<'_> {
         let Attention { sequences, length, heads, key_heads, head_width } = self.attention;
         let (all, sharing, at_once) =
             (sequences * key_heads, heads / key_heads, units_at_once(key_heads, sequences, length));
+        let queries_at_once = crate::gpu::sizes().queries_at_once;
         (0..all).step_by(at_once).flat_map(move |first| {
             let units = at_once.min(all - first);
             let unit = move |head, begin| {
-                let queries = begin..length.min(begin + QUERIES_AT_ONCE);
+                let queries = begin..length.min(begin + queries_at_once);
                 Unit { first, units, head, sharing, queries, length, head_width }
             };
             (0..sharing)
-                .flat_map(move |head| (0..length).step_by(QUERIES_AT_ONCE).rev().map(move |begin| unit(head, begin)))
+                .flat_map(move |head| (0..length).step_by(queries_at_once).rev().map(move |begin| unit(head, begin)))
         })
     }
 
@@ -139,7 +137,8 @@ impl Gpu<'_> {
     /// With `heads` for each sequence, whose rows are shared out to blocks.
     fn launch_attention(&self, name: &str, heads: usize, spans: &[Span]) -> Result<()> {
         let (sizes, units) = (&self.attention, self.attention.sequences * heads);
-        let blocks = units * sizes.length.div_ceil(ATTENTION_ROWS);
+        // 16 rows of each warp.
+        let blocks = units * sizes.length.div_ceil(crate::gpu::sizes().threads / 2);
         let sizes = [sizes.length, sizes.heads, sizes.key_heads, units].map(size);
         let spans = spans.iter().map(|span| Argument::from(*span));
         let arguments: Vec<Argument> = spans.chain(sizes).chain([self.attention.scale().into()]).collect();

@@ -5,23 +5,11 @@ use murmur_protocol::manifest::TransformerModel;
 
 use super::GpuModel;
 use crate::engine::options::Precision;
-use crate::gpu::{ATTENTION_WIDTHS, Accelerator, Kind, Memory, Span, sum};
+use crate::gpu::{ATTENTION_WIDTHS, Accelerator, Kind, Memory, Span, sizes, sum};
 use crate::model::transformer::operations::Storage;
 use crate::model::transformer::{kept_blocks, row_values};
 use crate::model::{Evaluation, StageSpec};
 use crate::ops::attention::Attention;
-
-/// Queries of a head that are attended at once by products: few enough that most of what none of them sees is not computed.
-pub(super) const QUERIES_AT_ONCE: usize = if cfg!(test) { 5 } else { 128 };
-
-/// Attention scores that are held at once, unless those queries of one sequence have more.
-const SCORES: usize = if cfg!(test) { 600 } else { 32 << 20 };
-
-/// Logits that are held at once, unless 128 rows have more.
-const LOGITS: usize = if cfg!(test) { 600 } else { 32 << 20 };
-
-/// Rows of logits that are held at once, at least.
-const LOGIT_ROWS: usize = if cfg!(test) { 10 } else { 128 };
 
 /// Memory of at least as many rows as a batch has.
 pub(crate) struct GpuMemory;
@@ -193,12 +181,12 @@ pub(super) fn fuses_attention(kind: Kind, head_width: usize) -> bool {
 
 /// Scores of some queries of a head of one sequence.
 fn unit_scores(length: usize) -> usize {
-    QUERIES_AT_ONCE.min(length) * length
+    sizes().queries_at_once.min(length) * length
 }
 
 /// How many of these are held at once.
 pub(super) fn units_at_once(key_heads: usize, sequences: usize, length: usize) -> usize {
-    (SCORES / unit_scores(length)).clamp(1, sequences * key_heads)
+    (sizes().scores / unit_scores(length)).clamp(1, sequences * key_heads)
 }
 
 /// Values of the gradients of keys, or of values, that are held at once in 32 bits beside those that products read.
@@ -208,7 +196,7 @@ fn key_sums(kind: Kind, sizes: &Attention) -> usize {
 }
 
 pub(super) fn logit_rows_at_once(vocabulary: usize, rows: usize) -> usize {
-    (LOGITS / vocabulary).max(LOGIT_ROWS).min(rows)
+    (sizes().logits / vocabulary).max(sizes().logit_rows).min(rows)
 }
 
 /// What a batch of so many whole windows takes beside parameters, gradient and moments, in values of four bytes, in a stage
