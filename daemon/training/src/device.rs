@@ -92,6 +92,8 @@ pub fn free_memory(device: &Device) -> Option<u64> {
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => {
+            // What was freed goes back to the driver when it is waited for.
+            device.cuda_stream().synchronize().ok()?;
             let (free, _total) = device.cuda_stream().context().mem_get_info().ok()?;
             Some(free as u64)
         }

@@ -9,6 +9,7 @@
 mod adapters;
 mod check;
 mod coded;
+mod copies;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(test)]
@@ -16,10 +17,13 @@ pub(crate) mod emulated;
 mod muon;
 mod offload;
 mod packed;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a real GPU has page-locked memory"))]
+mod pool;
 mod product;
 mod reader;
 mod replica;
 mod rows;
+mod sizes;
 mod step;
 mod transformer;
 mod weights;
@@ -45,10 +49,8 @@ pub(crate) use offload::{BaseInTurns, DeviceValues, Offloaded, passing_base_byte
 pub(crate) use product::{Matrix, Product};
 pub(crate) use reader::GpuReader;
 pub(crate) use replica::{Base, GpuReplica, GpuStage, Trained};
+pub(crate) use sizes::sizes;
 pub(crate) use transformer::activation_values;
-
-/// Threads of a block. Tests have few, which take turns, and their small tensors still have more parts than one.
-const THREADS: usize = if cfg!(test) { 64 } else { 256 };
 
 /// Values that a thread of `decode` and `adamw` takes, as in `kernels.cu`.
 const AT_ONCE: usize = 4;
@@ -56,11 +58,10 @@ const AT_ONCE: usize = 4;
 /// Blocks of a sum over a whole vector, at most.
 const SUM_BLOCKS: usize = 512;
 
-/// Rows of a block that sums columns.
-const STRIP: usize = if cfg!(test) { 16 } else { 256 };
-
 /// Rows of a block that goes back through a norm: `NORM_ROWS` of the kernels for each warp.
-const NORM_STRIP: usize = 4 * THREADS / 32;
+fn norm_strip() -> usize {
+    4 * sizes().threads / 32
+}
 
 /// Transfers that have page-locked memory at once: an exchange's copy and addition, and of a model that is offloaded weights that come,
 /// a gradient that goes, a stream that comes and one that goes.
@@ -248,7 +249,7 @@ pub(crate) trait Accelerator: Send + Sync {
     /// Zeros.
     fn allocate(&self, kind: Kind, values: usize) -> Result<Memory>;
 
-    /// Runs a kernel in so many blocks of [`THREADS`] threads.
+    /// Runs a kernel in so many blocks of [`Sizes::threads`](sizes::Sizes) threads.
     fn launch(&self, kernel: &str, blocks: usize, arguments: &[Argument]) -> Result<()>;
 
     fn multiply(&self, product: &Product) -> Result<()>;
@@ -303,7 +304,7 @@ pub(crate) fn accelerator(_device: &Device) -> std::result::Result<Arc<dyn Accel
 
 /// Runs a kernel with one thread for each of `values`.
 fn launch_for_each(device: &dyn Accelerator, kernel: &str, values: usize, arguments: &[Argument]) -> Result<()> {
-    device.launch(kernel, values.div_ceil(THREADS), arguments)
+    device.launch(kernel, values.div_ceil(sizes().threads), arguments)
 }
 
 /// The sum that one of the kernels `sum_values` and `sum_squares` makes of `values`; `place` has room for [`SUM_BLOCKS`].
@@ -315,7 +316,7 @@ fn sum(device: &dyn Accelerator, kernel: &str, values: Span, place: Span) -> Res
 fn sums(device: &dyn Accelerator, kernel: &str, vectors: &[Span], place: Span) -> Result<Vec<f64>> {
     let (mut used, mut lengths) = (0, Vec::new());
     for values in vectors {
-        let blocks = values.values.div_ceil(THREADS).clamp(1, SUM_BLOCKS);
+        let blocks = values.values.div_ceil(sizes().threads).clamp(1, SUM_BLOCKS);
         let partial_sums = place.part(used..used + blocks);
         let arguments = [(*values).into(), partial_sums.into(), count(values.values), size(blocks)];
         device.launch(kernel, blocks, &arguments)?;

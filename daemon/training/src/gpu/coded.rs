@@ -9,11 +9,8 @@ use murmur_protocol::ModelLayout;
 use murmur_protocol::layout::TensorSpec;
 
 use super::packed::{blocks, matrices};
-use super::{AT_ONCE, Accelerator, Argument, Matrix, Memory, Span, count, launch_for_each, of_kind, size};
+use super::{AT_ONCE, Accelerator, Argument, Matrix, Memory, Span, count, launch_for_each, of_kind, size, sizes};
 use crate::ops::base_weights::BLOCK;
-
-/// Values of a panel, unless a row has more: few beside a base, enough rows for a product of full speed.
-const PANEL_VALUES: usize = if cfg!(test) { 600 } else { 16 << 20 };
 
 /// Rows of a panel are a multiple of this where there are so many, so that all products have aligned columns.
 const PANEL_ROWS: usize = 64;
@@ -38,7 +35,7 @@ struct Place {
 pub(super) fn panel_values(base: &ModelLayout) -> usize {
     let widest = matrices(base).map(|tensor| tensor.shape[1]).max().unwrap_or(0);
     let all = matrices(base).map(TensorSpec::len).sum::<usize>();
-    PANEL_VALUES.min(all).max(widest)
+    sizes().panel_values.min(all).max(widest)
 }
 
 impl Coded {

@@ -1,7 +1,7 @@
 //! A GPU through NVIDIA's driver and cuBLAS.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::cublas::{CudaBlas, result::gemm_strided_batched_ex, sys};
@@ -11,8 +11,10 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 use candle_core::{Error, Result};
 
+use super::copies;
+use super::pool::{Locked, Pool};
 use super::product::Operand;
-use super::{Accelerator, Argument, BUFFERS_UNDER_WAY, Kind, Memory, Product, Span, THREADS, Write, kernel_names};
+use super::{Accelerator, Argument, Kind, Memory, Product, Span, Write, kernel_names, sizes};
 use crate::replica::Transfer;
 
 /// The kernels for any GPU of the capability that this was built for, or a later one.
@@ -27,7 +29,7 @@ pub(crate) struct Cuda {
     uploads: Arc<CudaStream>,
     blas: CudaBlas,
     kernels: HashMap<String, CudaFunction>,
-    pinned: Arc<PinnedPool>,
+    pinned: Arc<Pool<PinnedHostSlice<f32>>>,
 }
 
 impl Cuda {
@@ -41,7 +43,7 @@ impl Cuda {
         Ok(Cuda {
             blas: CudaBlas::new(stream.clone()).w()?,
             kernels: kernel_names().map(kernel).collect::<Result<_>>()?,
-            pinned: Arc::new(PinnedPool { context: context.clone(), free: Mutex::default() }),
+            pinned: Arc::default(),
             context,
             stream,
             downloads,
@@ -58,39 +60,27 @@ impl Cuda {
     }
 }
 
-/// Page-locked memory, without which a transfer stops the computation; to lock it takes long.
-struct PinnedPool {
-    context: Arc<CudaContext>,
-    free: Mutex<Vec<PinnedHostSlice<f32>>>,
+impl Locked for PinnedHostSlice<f32> {
+    fn length(&self) -> usize {
+        self.len()
+    }
 }
 
-impl PinnedPool {
-    fn with<R>(&self, values: usize, act: impl FnOnce(&mut [f32]) -> Result<R>) -> Result<R> {
-        let kept = {
-            let mut free = self.free.lock().expect("nobody panics with the pool");
-            let fitting = (0..free.len()).filter(|index| free[*index].len() >= values);
-            fitting.min_by_key(|index| free[*index].len()).map(|index| free.swap_remove(index))
-        };
-        let mut buffer = match kept {
-            Some(buffer) => buffer,
-            // SAFETY: its content is written before it is read. Not write-combined: the host reads it, too.
-            None => match unsafe { self.context.alloc_pinned_with_flags::<f32>(values, 0) } {
-                Ok(buffer) => buffer,
-                // Some systems lock little memory; then the transfer is slow, and stops the computation.
-                Err(_) => return act(&mut vec![0.0; values]),
-            },
-        };
-        let result = act(&mut buffer.as_mut_slice().w()?[..values]);
-        let surplus = {
-            let mut free = self.free.lock().expect("nobody panics with the pool");
-            free.push(buffer);
-            // The largest stay: fragments are small, a whole model takes longest to lock.
-            let smallest = (0..free.len()).min_by_key(|index| free[*index].len());
-            smallest.filter(|_| free.len() > BUFFERS_UNDER_WAY).map(|index| free.swap_remove(index))
-        };
-        drop(surplus);
-        result
-    }
+/// Has `act` transfer by `stream` from or to so many values of page-locked memory, which has some content.
+fn with_locked<R>(
+    pool: &Pool<PinnedHostSlice<f32>>,
+    values: usize,
+    stream: &CudaStream,
+    act: impl FnOnce(&mut [f32]) -> Result<R>,
+) -> Result<R> {
+    // SAFETY: its content is written before it is read. Not write-combined: the host reads it, too.
+    let lock = || unsafe { stream.context().alloc_pinned_with_flags::<f32>(values, 0) }.ok();
+    let act_on = |buffer: Option<&mut PinnedHostSlice<f32>>| match buffer {
+        Some(buffer) => act(&mut buffer.as_mut_slice().w()?[..values]),
+        // Some systems lock little memory; then the transfer is slow, and stops the computation.
+        None => act(&mut vec![0.0; values]),
+    };
+    pool.with(values, lock, act_on, || stream.synchronize().w())
 }
 
 impl Accelerator for Cuda {
@@ -115,7 +105,8 @@ impl Accelerator for Cuda {
             };
         }
         let grid = u32::try_from(blocks).map_err(Error::wrap)?;
-        let shape = LaunchConfig { grid_dim: (grid, 1, 1), block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 };
+        let shape =
+            LaunchConfig { grid_dim: (grid, 1, 1), block_dim: (sizes().threads as u32, 1, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller's arguments are the kernel's.
         unsafe { launch.launch(shape) }.w()?;
         Ok(())
@@ -202,12 +193,12 @@ impl Accelerator for Cuda {
         let copied = self.stream.record_event(None).w()?;
         let (stream, pinned) = (self.downloads.clone(), self.pinned.clone());
         Transfer::waiting(move || {
-            let values = pinned.with(copy.span.values, |buffer| {
+            let values = with_locked(&pinned, copy.span.values, &stream, |buffer| {
                 stream.wait(&copied).w()?;
                 // SAFETY: the copy lives until the transfer has ended.
                 unsafe { result::memcpy_dtoh_async(buffer, copy.span.address, stream.cu_stream()) }.w()?;
                 wait_asleep(&stream)?;
-                Ok(buffer.to_vec())
+                Ok(copies::copied(buffer))
             })?;
             drop(copy);
             // What fails while memory is given back is reported by the next call, which may be that of a step.
@@ -222,7 +213,7 @@ impl Accelerator for Cuda {
         let is_free = self.stream.record_event(None).w()?;
         let (stream, pinned) = (self.uploads.clone(), self.pinned.clone());
         Transfer::waiting(move || {
-            let given = pinned.with(values, |buffer| {
+            let given = with_locked(&pinned, values, &stream, |buffer| {
                 let given = write(buffer);
                 stream.wait(&is_free).w()?;
                 // SAFETY: `to` lives until the transfer has ended.

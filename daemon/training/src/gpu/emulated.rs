@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::fmt::Write as _;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use candle_core::{Error, Result};
 use libloading::Library;
 
-use super::{Accelerator, Argument, Kind, Memory, Product, Span, THREADS, Write, kernel_names};
+use super::{Accelerator, Argument, Kind, Memory, Product, Span, Write, kernel_names, sizes};
 use crate::gpu::product::Operand;
 use crate::replica::Transfer;
 
@@ -38,6 +39,7 @@ type GemmInC = unsafe extern "C" fn(
 struct Kernels {
     _library: Library,
     gemm: GemmInC,
+    from_last: unsafe extern "C" fn(c_int),
     by_name: HashMap<String, Kernel>,
     /// The emulator runs one kernel at a time.
     running: Mutex<()>,
@@ -78,7 +80,9 @@ fn compile() -> Option<Kernels> {
     let by_name = kernel_names().map(kernel).collect();
     // SAFETY: `emulator.h` has it with this type.
     let gemm = unsafe { *library.get::<GemmInC>("emulate_gemm").expect("the product") };
-    Some(Kernels { _library: library, gemm, by_name, running: Mutex::new(()) })
+    // SAFETY: as above.
+    let from_last = unsafe { *library.get("emulate_from_last").expect("the order") };
+    Some(Kernels { _library: library, gemm, from_last, by_name, running: Mutex::new(()) })
 }
 
 /// A GPU on the CPU.
@@ -87,22 +91,52 @@ pub(crate) struct Emulated {
     /// Bytes allocated so far.
     allocated: AtomicUsize,
     held: Arc<Held>,
+    ways: Ways,
+    /// Kernels launched so far.
+    launches: AtomicU64,
+}
+
+/// What is otherwise than usual.
+#[derive(Clone, Copy, Default)]
+struct Ways {
     /// A kernel that does nothing.
     broken: &'static str,
+    /// Whether blocks come in one order or in the other, as it happens.
+    in_any_order: bool,
+    /// How long each download stays under way, at least.
+    download: Duration,
 }
 
 impl Emulated {
     /// `None`, with a line that says so, where the kernels cannot run.
     pub(crate) fn open() -> Option<Arc<Emulated>> {
-        Emulated::without("")
+        Emulated::that(Ways::default())
+    }
+
+    /// One whose blocks come in another order each time.
+    pub(crate) fn in_any_order() -> Option<Arc<Emulated>> {
+        Emulated::that(Ways { in_any_order: true, ..Ways::default() })
+    }
+
+    /// One whose downloads stay under way so long.
+    pub(crate) fn slow(download: Duration) -> Option<Arc<Emulated>> {
+        Emulated::that(Ways { download, ..Ways::default() })
     }
 
     /// One whose kernel of this name does nothing.
     pub(crate) fn without(broken: &'static str) -> Option<Arc<Emulated>> {
+        Emulated::that(Ways { broken, ..Ways::default() })
+    }
+
+    fn that(ways: Ways) -> Option<Arc<Emulated>> {
         match kernels() {
-            Some(kernels) => {
-                Some(Arc::new(Emulated { kernels, allocated: AtomicUsize::default(), held: Arc::default(), broken }))
-            }
+            Some(kernels) => Some(Arc::new(Emulated {
+                kernels,
+                allocated: AtomicUsize::default(),
+                held: Arc::default(),
+                ways,
+                launches: AtomicU64::default(),
+            })),
             None => {
                 println!("skipped: the GPU's kernels need Linux and a C++ compiler to run on the CPU");
                 None
@@ -145,6 +179,11 @@ impl Drop for Guarded {
     }
 }
 
+/// Half of the numbers, in no order that launches of a step have as well.
+fn is_odd_one(number: u64) -> bool {
+    number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1
+}
+
 fn bytes<'a>(span: Span) -> &'a mut [u8] {
     // SAFETY: spans are of memory that lives, and only one call at a time uses it.
     unsafe { std::slice::from_raw_parts_mut(span.address as *mut u8, span.bytes()) }
@@ -167,7 +206,7 @@ impl Accelerator for Emulated {
     }
 
     fn launch(&self, kernel: &str, blocks: usize, arguments: &[Argument]) -> Result<()> {
-        if kernel == self.broken || blocks == 0 {
+        if kernel == self.ways.broken || blocks == 0 {
             return Ok(());
         }
         let kernel = self.kernels.by_name.get(kernel).ok_or_else(|| Error::Msg(format!("no kernel {kernel}")))?;
@@ -182,8 +221,12 @@ impl Accelerator for Emulated {
         // Small values come first in their eight bytes on the machines that this runs on.
         let mut places: Vec<*mut c_void> = values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         let _running = self.kernels.running.lock().expect("no kernel panics");
-        // SAFETY: the caller's arguments are the kernel's.
-        unsafe { kernel(blocks as c_uint, THREADS as c_uint, places.as_mut_ptr()) };
+        let launches = self.launches.fetch_add(1, Ordering::Relaxed);
+        let from_last = self.ways.in_any_order && is_odd_one(launches);
+        // SAFETY: nothing else runs, and the caller's arguments are the kernel's.
+        unsafe { (self.kernels.from_last)(c_int::from(from_last)) };
+        // SAFETY: see above.
+        unsafe { kernel(blocks as c_uint, sizes().threads as c_uint, places.as_mut_ptr()) };
         Ok(())
     }
 
@@ -224,7 +267,9 @@ impl Accelerator for Emulated {
     fn begin_download(&self, from: Span) -> Result<Transfer<Vec<f32>>> {
         let copy = self.allocate(Kind::F32, from.values)?;
         self.copy(from, copy.span)?;
+        let pause = self.ways.download;
         Transfer::waiting(move || {
+            std::thread::sleep(pause);
             let mut values = vec![0.0_f32; copy.span.values];
             super::bytes_of_mut(&mut values).copy_from_slice(bytes(copy.span));
             drop(copy);

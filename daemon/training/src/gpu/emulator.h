@@ -186,6 +186,10 @@ inline void wait_for_copies_but_last() {
 
 static void (*body)();
 
+/// Whether the last block comes first.
+static bool from_last;
+extern "C" void emulate_from_last(int whether) { from_last = whether; }
+
 /// One block after the other.
 static void run_thread() {
     for (;;) {
@@ -230,7 +234,8 @@ inline void run(void (*kernel)(), unsigned blocks, unsigned block_threads) {
         makecontext(&first_entry[thread], run_thread, 0);
         started[thread] = false;
     }
-    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    for (unsigned turn = 0; turn < blocks; ++turn) {
+        blockIdx.x = from_last ? blocks - 1 - turn : turn;
         for (unsigned thread = 0; thread < block_threads; ++thread) barriers_met[thread] = ended[thread] = 0;
         // There and back, so that a warp that reads without a barrier what another writes reads it too early or too late.
         for (bool back = blockIdx.x % 2; !ended[0]; back = !back) {

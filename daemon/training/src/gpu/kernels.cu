@@ -505,7 +505,7 @@ template <u32 COUNT, typename T> __device__ void swiglu_backward(T *gate_up, con
 
 // Loss: `logits` [rows, classes].
 
-/// Each row's −ln softmax(logits)[target], and whether the target is the likeliest. Where `share` is not zero, logits become
+/// Each row's −ln softmax(logits)[target], and whether the target is the likeliest: of several that are, the first is, as on the CPU. Where `share` is not zero, logits become
 /// the gradient of `share` times the sum of losses.
 template <typename T>
 __device__ void cross_entropy(T *logits, const u32 *targets, float *losses, float *hits, u32 classes, float share) {
@@ -514,12 +514,17 @@ __device__ void cross_entropy(T *logits, const u32 *targets, float *losses, floa
     float right = load(row + target), maximum = -INFINITY;
     for (u32 column = threadIdx.x; column < classes; column += blockDim.x) maximum = fmaxf(maximum, load(row + column));
     maximum = block_max(maximum);
-    float sum = 0;
-    for (u32 column = threadIdx.x; column < classes; column += blockDim.x) sum += expf(load(row + column) - maximum);
+    float sum = 0, before = 0;
+    for (u32 column = threadIdx.x; column < classes; column += blockDim.x) {
+        float value = load(row + column);
+        sum += expf(value - maximum);
+        if (column < target && value == maximum) before = 1;
+    }
     sum = block_sum(sum);
+    before = block_max(before);
     if (threadIdx.x == 0) {
         losses[blockIdx.x] = logf(sum) + (maximum - right);
-        hits[blockIdx.x] = right == maximum ? 1 : 0;
+        hits[blockIdx.x] = right == maximum && before == 0 ? 1 : 0;
     }
     if (share == 0) return;
     for (u32 column = threadIdx.x; column < classes; column += blockDim.x) {

@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 
-use super::{Accelerator, Kind, Matrix, Memory, Product, SUM_BLOCKS, Span, THREADS, count, launch_for_each, size};
+use super::{Accelerator, Kind, Matrix, Memory, Product, SUM_BLOCKS, Span, count, launch_for_each, size, sizes};
 use crate::optimizer::muon::{NORM_MIN, POLYNOMIALS, rate_scale};
 use crate::optimizer::{Optimizer, Rule, StepFactors};
 
@@ -74,7 +74,7 @@ impl MuonMemory {
         sums: Span,
     ) -> Result<Span> {
         let values = rows * columns;
-        let blocks = values.div_ceil(THREADS).clamp(1, SUM_BLOCKS);
+        let blocks = values.div_ceil(sizes().threads).clamp(1, SUM_BLOCKS);
         device.launch("sum_squares", blocks, &[matrix.into(), sums.into(), count(values), size(blocks)])?;
         device.launch("muon_norm", 1, &[sums.into(), size(blocks)])?;
         let arguments = [matrix.into(), sums.into(), count(values), NORM_MIN.into()];

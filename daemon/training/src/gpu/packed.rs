@@ -7,15 +7,15 @@ use half::bf16;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::layout::TensorSpec;
 use murmur_protocol::manifest::LoraSpec;
-use rayon::prelude::*;
 
+use super::copies::in_parts;
 use super::{Kind, bytes_of, bytes_of_mut};
 use crate::ops::base_weights::{BLOCK, BaseWeights};
 
 /// Each part begins at a multiple of so many bytes, as memory does that is allocated alone.
 const ALIGNMENT: usize = 256;
 
-/// Values that a task writes.
+/// Values that a thread writes at once.
 const TASK_VALUES: usize = 1 << 14;
 
 /// Where everything lies; all places are in bytes.
@@ -156,9 +156,46 @@ impl Part {
 
 /// Writes the weights from this one on, each as so many bytes.
 fn write<const BYTES: usize>(weights: &BaseWeights, start: usize, to: &mut [u8], bytes: fn(f32) -> [u8; BYTES]) {
-    to.as_chunks_mut().0.par_chunks_mut(TASK_VALUES).enumerate().for_each(|(task, to)| {
-        let mut values = vec![0.0; to.len()];
-        weights.read(start + task * TASK_VALUES, &mut values);
-        to.iter_mut().zip(&values).for_each(|(to, value)| *to = bytes(*value));
+    in_parts(to.as_chunks_mut().0, |first, to| {
+        let mut values = vec![0.0; to.len().min(TASK_VALUES)];
+        for (task, to) in to.chunks_mut(TASK_VALUES).enumerate() {
+            let values = &mut values[..to.len()];
+            weights.read(start + first + task * TASK_VALUES, values);
+            to.iter_mut().zip(&*values).for_each(|(to, value)| *to = bytes(*value));
+        }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::sync::{Arc, Barrier};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ops::gradient_check::random_values;
+
+    /// The threads of rayon's pool may be those that wait for what is filled.
+    #[test]
+    fn weights_are_written_while_all_threads_of_the_pool_wait() {
+        let values = random_values(3 * TASK_VALUES + 5, 1);
+        let expected: Vec<u8> = values.iter().flat_map(|value| bf16::from_f32(*value).to_ne_bytes()).collect();
+        let weights = BaseWeights::from(values);
+        let waiting = Arc::new(Barrier::new(rayon::current_num_threads() + 1));
+        let waits = waiting.clone();
+        rayon::spawn_broadcast(move |_| {
+            waits.wait();
+            waits.wait();
+        });
+        waiting.wait();
+        let (sender, arrival) = channel();
+        std::thread::spawn(move || {
+            let mut written = vec![0; 2 * (3 * TASK_VALUES + 5)];
+            write(&weights, 0, &mut written, |value| bf16::from_f32(value).to_ne_bytes());
+            drop(sender.send(written));
+        });
+        let written = arrival.recv_timeout(Duration::from_secs(20));
+        waiting.wait();
+        assert!(written.is_ok_and(|written| written == expected), "it waits for the pool, or is not all");
+    }
 }

@@ -1,6 +1,9 @@
 //! The GPU's transformer against the CPU's: on an emulated GPU, and on a real one in a build for them where there is one.
 
+pub(crate) mod order;
+mod production;
 mod reading;
+mod ties;
 
 use std::sync::Arc;
 
@@ -424,7 +427,10 @@ fn train_over_stages(spec: &TransformerModel) -> Result<()> {
     let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
     let (f32, bf16) = (Precision::F32, Precision::Bf16);
     let cases = [(false, None, f32), (true, None, bf16), (false, Some(32), f32), (false, Some(8), f32)];
-    for (device, (recompute, base_bits, precision)) in on_all_devices(cases) {
+    // Where blocks come in any order as well.
+    let devices: Vec<_> = order::devices_and_order().into_iter().map(|(device, _)| device).collect();
+    let cases = devices.iter().flat_map(|device| cases.map(|case| (device.clone(), case)));
+    for (device, (recompute, base_bits, precision)) in cases {
         let options = TrainingOptions { recompute, precision, micro_batch: Some(1), ..TrainingOptions::default() };
         let replica = |stage: StageSpec| -> Result<GpuReplica> {
             let model = Transformer::of_stage(spec, stage.clone());

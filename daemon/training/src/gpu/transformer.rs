@@ -10,7 +10,7 @@ use murmur_protocol::manifest::TransformerModel;
 
 use super::rows::RowSums;
 use super::weights::{Gradient, Weights};
-use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Memory, Product, Span, THREADS, bytes_of, of_kind};
+use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Memory, Product, Span, bytes_of, of_kind, sizes};
 use crate::data::TokenBatch;
 use crate::model::transformer::operations::attention_of;
 use crate::model::transformer::{Decoder, Network, Passes, held_layout, parts};
@@ -23,6 +23,8 @@ mod in_turns;
 mod linear;
 mod memory;
 mod operations;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use in_turns::GpuTurns;
 pub(crate) use memory::activation_values;
@@ -92,7 +94,7 @@ impl Angles {
 impl GpuModel {
     fn new(device: Arc<dyn Accelerator>, spec: &TransformerModel, kind: Kind, rank: usize) -> Result<GpuModel> {
         let (tables, head_width) = (RotaryTables::of(spec), spec.resolved_head_width() as usize);
-        assert!(head_width <= HEAD_COLUMNS * THREADS, "the ranges of a run's model");
+        assert!(head_width <= HEAD_COLUMNS * sizes().threads, "the ranges of a run's model");
         let values = tables.cosines().len();
         let angles = Angles::new(&*device, tables.cosines(), tables.sines())?;
         let no_angles = (!spec.layers_without_rope.is_empty())

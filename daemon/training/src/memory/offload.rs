@@ -57,7 +57,7 @@ fn of_all(
     resident: &MemoryEstimate,
 ) -> (MemoryEstimate, u64, MemoryEstimate) {
     let (spec, layout) = (transformer_of(manifest), model::layout(&manifest.model));
-    let DeviceValues { weights, gradients, activations } =
+    let DeviceValues { weights, gradients, transfer, activations } =
         DeviceValues::of(spec, &layout, &manifest.optimizer, (batch, at_once, options.precision));
     let of_gpu = MemoryEstimate {
         parameters: bytes(weights),
@@ -74,7 +74,7 @@ fn of_all(
         ..MemoryEstimate::default()
     };
     // Page-locked, and what has arrived and takes the place of what was there.
-    let under_way = (BUFFERS_UNDER_WAY as u64 + 1) * bytes(gradients) / 2;
+    let under_way = (BUFFERS_UNDER_WAY as u64 + 1) * bytes(transfer);
     (of_gpu, under_way, of_machine)
 }
 

@@ -7,7 +7,7 @@ use super::base::slot_words;
 use super::slots::slot_values;
 use super::stages_of;
 use super::streams::STREAMS_UNDER_WAY;
-use super::vectors::muon_values;
+use super::vectors::{leaving_values, muon_values};
 use crate::engine::options::Precision;
 use crate::gpu::adapters::panel_of;
 use crate::gpu::transformer::activation_values;
@@ -20,8 +20,10 @@ use crate::optimizer::Optimizer;
 pub(crate) struct DeviceValues {
     /// Of two stages.
     pub(crate) weights: usize,
-    /// Of one stage; and a copy, which leaves while the next is computed, as does a piece that was stepped.
+    /// Of one stage; and what leaves at once: a copy, while the next is computed, or later two pieces that were stepped.
     pub(crate) gradients: usize,
+    /// Of the largest transfer.
+    pub(crate) transfer: usize,
     /// With streams on their way, and what a step needs.
     pub(crate) activations: usize,
 }
@@ -42,13 +44,15 @@ impl DeviceValues {
         let rounded = if precision == Precision::F32 { 0 } else { held.div_ceil(2) };
         let longest = lengths.into_iter().max().unwrap_or(0);
         let tensors = layouts.iter().map(|layout| layout.tensors().len()).max().unwrap_or(0);
+        let room = slots[0].min(slots[1]);
         let sums = tensors * SUM_BLOCKS * Kind::F64.size() / Kind::F32.size();
         // Of a tied table, the rows that a batch's tokens name.
         let rows = if spec.tied_head { (batch * spec.context as usize).min(spec.vocabulary as usize) } else { 0 };
         let passing = passing_values(spec, (sequences, precision), 0) + rows * spec.width as usize;
         DeviceValues {
             weights: held + rounded,
-            gradients: longest + longest.max(slots[0].min(slots[1])),
+            gradients: longest + longest.max(2 * leaving_values(&optimizer, room)),
+            transfer: longest.max(room),
             activations: passing + optimizer.scratch_values(1) + sums,
         }
     }

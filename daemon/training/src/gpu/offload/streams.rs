@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Result;
 
+use crate::gpu::copies::copy;
 use crate::gpu::{Accelerator, Kind, Memory, Span};
 use crate::replica::Transfer;
 
@@ -94,7 +95,7 @@ impl Arrivals {
         let places = (0..streams.len()).map(|index| place.span().part(index * length..(index + 1) * length)).collect();
         let values = streams.len() * length;
         let write = move |to: &mut [f32]| {
-            to.chunks_exact_mut(length).zip(&streams).for_each(|(to, stream)| to.copy_from_slice(stream));
+            to.chunks_exact_mut(length).zip(&streams).for_each(|(to, stream)| copy(stream, to));
             Vec::new()
         };
         Ok(Arriving { transfer: Some(device.begin_upload(Box::new(write), values, place)?), places })

@@ -11,7 +11,9 @@ use murmur_protocol::manifest::OptimizerKind;
 use super::*;
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::gpu::emulated::Emulated;
-use crate::gpu::tests::{batch, devices, specs};
+use crate::gpu::sizes::in_production;
+use crate::gpu::tests::order::{assert_alike, assert_moments_alike, assert_number_alike, devices_and_order};
+use crate::gpu::tests::{batch, specs};
 use crate::gpu::{Argument, GpuReplica, Product, Span, Trained, Write};
 use crate::model::{Model as _, StageSpec, Transformer};
 
@@ -44,21 +46,31 @@ fn offloaded(
 }
 
 /// Some steps of both: losses, gradients, norms, parameters and moments.
-fn compare(resident: &mut GpuReplica, offloaded: &mut Offloaded, spec: &TransformerModel, what: &str) -> Result<()> {
+fn compare(
+    is_ordered: bool,
+    resident: &mut GpuReplica,
+    offloaded: &mut Offloaded,
+    spec: &TransformerModel,
+    what: &str,
+) -> Result<()> {
     resident.set_members(3.0);
     offloaded.set_members(3.0);
     for step in 0..3 {
         // The last microbatch is a smaller one, and the last batch has one alone.
         let batch = batch(spec, [5, 4, 1][step as usize], step);
-        assert_eq!(offloaded.compute_gradient(&batch)?, resident.compute_gradient(&batch)?, "loss, {what}");
-        assert!(offloaded.gradient()? == resident.gradient()?, "gradient of step {step}, {what}");
+        let (found, expected) = (offloaded.compute_gradient(&batch)?, resident.compute_gradient(&batch)?);
+        assert_number_alike(is_ordered, found, expected, &format!("loss, {what}"));
+        let of_step = |vector: &str| format!("{vector} of step {step}, {what}");
+        assert_alike(is_ordered, &offloaded.gradient()?, &resident.gradient()?, &of_step("gradient"));
         let norm = resident.gradient_norm()?;
-        assert_eq!(offloaded.gradient_norm()?, norm, "{what}");
+        assert_number_alike(is_ordered, offloaded.gradient_norm()?, norm, &of_step("norm"));
         assert!(norm > 0.1, "it is clipped: {norm}");
         resident.step(norm, 0.01)?;
         offloaded.step(norm, 0.01)?;
-        assert!(offloaded.parameters()? == resident.parameters()?, "parameters after step {step}, {what}");
-        assert!(offloaded.moments()? == resident.moments()?, "moments after step {step}, {what}");
+        assert_alike(is_ordered, &offloaded.parameters()?, &resident.parameters()?, &of_step("parameters"));
+        let ((found, steps), (expected, expected_steps)) = (offloaded.moments()?, resident.moments()?);
+        assert_moments_alike(is_ordered, &found, &expected, &of_step("moments"));
+        assert_eq!(steps, expected_steps, "{what}");
     }
     Ok(())
 }
@@ -68,7 +80,7 @@ fn an_offloaded_model_trains_with_the_bits_of_one_that_the_gpu_holds() -> Result
     let [plain, tied, _, qwen, smol] = specs();
     let deep = TransformerModel { layers: 3, ..plain.clone() };
     let (adamw, muon) = (OptimizerKind::AdamW, OptimizerKind::Muon);
-    for device in devices() {
+    for (device, is_ordered) in devices_and_order() {
         for (spec, kind, match_batch, micro_batch, precision) in [
             (&plain, adamw, false, 5, Precision::F32),
             (&deep, adamw, false, 3, Precision::F32),
@@ -83,9 +95,11 @@ fn an_offloaded_model_trains_with_the_bits_of_one_that_the_gpu_holds() -> Result
             let way = (micro_batch, precision);
             let (mut resident, mut offloaded) =
                 (resident(&device, spec, &by, way)?, offloaded(&device, spec, &by, way)?);
-            compare(&mut resident, &mut offloaded, spec, &what)?;
+            compare(is_ordered, &mut resident, &mut offloaded, spec, &what)?;
             let batch = batch(spec, 5, 9);
-            assert_eq!(offloaded.evaluate(&batch)?, resident.evaluate(&batch)?, "{what}");
+            let (found, expected) = (offloaded.evaluate(&batch)?, resident.evaluate(&batch)?);
+            assert_number_alike(is_ordered, found.loss_sum, expected.loss_sum, &what);
+            assert!(!is_ordered || found == expected, "{what}");
         }
     }
     Ok(())
@@ -95,7 +109,7 @@ fn an_offloaded_model_trains_with_the_bits_of_one_that_the_gpu_holds() -> Result
 #[test]
 fn what_is_put_into_an_offloaded_model_is_what_it_goes_on_with() -> Result<()> {
     let spec = &specs()[0];
-    for device in devices() {
+    for (device, is_ordered) in devices_and_order() {
         let by = optimizer(OptimizerKind::AdamW, true);
         let way = (2, Precision::Bf16);
         let (mut resident, mut offloaded) = (resident(&device, spec, &by, way)?, offloaded(&device, spec, &by, way)?);
@@ -117,7 +131,7 @@ fn what_is_put_into_an_offloaded_model_is_what_it_goes_on_with() -> Result<()> {
         let moments = Moments { first: moments.first.iter().map(|value| -value).collect(), ..moments };
         resident.set_moments(moments.clone(), 7)?;
         offloaded.set_moments(moments, 7)?;
-        compare(&mut resident, &mut offloaded, spec, "after all was put in")?;
+        compare(is_ordered, &mut resident, &mut offloaded, spec, "after all was put in")?;
     }
     Ok(())
 }
@@ -150,7 +164,7 @@ fn an_offloaded_model_takes_the_memory_that_is_estimated_whatever_its_layers() {
             let boxed = |device: &_| Ok(Box::new(offloaded(device, &spec, &by, way)?) as Box<dyn Replica>);
             let Some(peak) = peak_of(boxed, &spec) else { return };
             let layout = stage_layout(&spec, &StageSpec::whole(&spec));
-            let DeviceValues { weights, gradients, activations } =
+            let DeviceValues { weights, gradients, activations, .. } =
                 DeviceValues::of(&spec, &layout, &by, (4, way.0, way.1));
             let estimate = 4 * (weights + gradients + activations);
             assert!(peak <= estimate && 10 * peak > 8 * estimate, "{layers} layers: {peak} of {estimate}");
@@ -161,6 +175,29 @@ fn an_offloaded_model_takes_the_memory_that_is_estimated_whatever_its_layers() {
         }
         assert!(10 * peaks[1] < 11 * peaks[0], "three times the layers take no more: {peaks:?}");
     }
+}
+
+/// Two pieces that were stepped may leave at once, and they may have more values than a stage: as work is cut outside of tests, and
+/// with downloads that stay under way longer than a piece is stepped.
+#[test]
+fn stepping_takes_no_more_memory_than_is_estimated_while_two_pieces_leave() {
+    in_production(|| {
+        for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
+            let (by, way) = (optimizer(kind, true), (2, Precision::F32));
+            let size =
+                TransformerModel { layers: 4, width: 64, feed_forward: 96, vocabulary: 20, ..specs()[0].clone() };
+            let Some(emulated) = Emulated::slow(Duration::from_millis(30)) else { return };
+            let device: Arc<dyn Accelerator> = emulated.clone();
+            let mut replica = offloaded(&device, &size, &by, way).expect("a replica");
+            replica.compute_gradient(&batch(&size, 2, 1)).expect("a gradient");
+            replica.step(1.0, 0.01).expect("a step");
+            let layout = stage_layout(&size, &StageSpec::whole(&size));
+            let DeviceValues { weights, gradients, activations, .. } =
+                DeviceValues::of(&size, &layout, &by, (2, way.0, way.1));
+            let (peak, estimate) = (emulated.peak(), 4 * (weights + gradients + activations));
+            assert!(peak <= estimate && 10 * peak > 8 * estimate, "{kind:?}: {peak} of {estimate}");
+        }
+    });
 }
 
 /// A GPU that fails at one transfer of all. What it uploads shortly before takes its time: it is still under way when the next batch
@@ -237,7 +274,8 @@ impl Accelerator for Failing {
 fn a_batch_that_fails_leaves_nothing_to_the_next() -> Result<()> {
     let [plain, tied, ..] = specs();
     let (by, way) = (optimizer(OptimizerKind::AdamW, false), (1, Precision::F32));
-    for (device, spec) in devices().into_iter().flat_map(|device| [(device.clone(), &plain), (device, &tied)]) {
+    let cases = devices_and_order().into_iter().flat_map(|device| [(device.clone(), &plain), (device, &tied)]);
+    for ((device, is_ordered), spec) in cases {
         // Two of its blocks have one slot.
         let spec = &TransformerModel { layers: 3, ..spec.clone() };
         let mut resident = resident(&device, spec, &by, way)?;
@@ -251,8 +289,9 @@ fn a_batch_that_fails_leaves_nothing_to_the_next() -> Result<()> {
             let Err(error) = offloaded.compute_gradient(&batch(spec, 2, 3)) else { break };
             assert!(error.to_string().contains("out of memory"), "{error}");
             failures += 1;
-            assert_eq!(offloaded.compute_gradient(&batch(spec, 2, 1))?, expected, "transfer {transfers} fails");
-            assert!(offloaded.gradient()? == resident.gradient()?, "transfer {transfers} fails");
+            let what = format!("transfer {transfers} fails");
+            assert_number_alike(is_ordered, offloaded.compute_gradient(&batch(spec, 2, 1))?, expected, &what);
+            assert_alike(is_ordered, &offloaded.gradient()?, &resident.gradient()?, &what);
         }
         assert!(failures > 20, "{failures}");
     }

@@ -4,10 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::slots::{Filling, filling};
+use crate::gpu::copies::copy;
+use crate::gpu::sizes;
 use crate::optimizer::{Moments, Optimizer, Rule};
-
-/// Values of a piece, unless it is a matrix that Muon steps: 64 MiB of each vector (a guess).
-const PIECE_VALUES: usize = if cfg!(test) { 100 } else { 16 << 20 };
 
 /// A tensor, or a part of one that AdamW steps.
 pub(super) struct Piece {
@@ -57,6 +56,24 @@ pub(super) fn muon_values(optimizer: &Optimizer) -> usize {
     matrices.map(|tensor| 3 * tensor.range.len()).max().unwrap_or(0)
 }
 
+/// Values of each vector of a tensor's pieces, of which the GPU's memory has room for so many in all.
+fn piece_values(optimizer: &Optimizer, tensor: usize, values: usize) -> usize {
+    let whole = optimizer.tensors[tensor].range.len();
+    match optimizer.tensors[tensor].rule {
+        Rule::Muon(_) => whole,
+        // The kernel steps four values at once.
+        Rule::AdamW { .. } => {
+            (sizes().piece_values.min(values / (1 + states_of(optimizer, tensor))) / 4 * 4).max(1).min(whole)
+        }
+    }
+}
+
+/// Values that leave the GPU's memory once the piece with the most of them was stepped, with room for so many values of a piece.
+pub(super) fn leaving_values(optimizer: &Optimizer, values: usize) -> usize {
+    let leaving = |tensor| states_of(optimizer, tensor) * piece_values(optimizer, tensor, values);
+    (0..optimizer.tensors.len()).map(leaving).max().unwrap_or(0)
+}
+
 pub(super) struct Vectors {
     /// Of the flat parameters.
     stages: Vec<Range<usize>>,
@@ -87,11 +104,7 @@ impl Vectors {
         let mut pieces = Vec::new();
         for (tensor, stepped) in optimizer.tensors.iter().enumerate() {
             let (range, states) = (&stepped.range, states_of(optimizer, tensor));
-            let at_once = match stepped.rule {
-                Rule::Muon(_) => range.len(),
-                // The kernel steps four values at once.
-                Rule::AdamW { .. } => (PIECE_VALUES.min(values / (1 + states)) / 4 * 4).max(1),
-            };
+            let at_once = piece_values(optimizer, tensor, values);
             for first in range.clone().step_by(at_once.max(1)) {
                 let range = first..range.end.min(first + at_once);
                 let mut state = vec![0.0; states * range.len()];
@@ -125,7 +138,7 @@ impl Vectors {
         filling(self.held(stage), move |mut rest| {
             for (length, state) in states {
                 let (values, others) = std::mem::take(&mut rest).split_at_mut(length);
-                values.copy_from_slice(&state[..length]);
+                copy(&state[..length], values);
                 rest = others;
             }
         })
@@ -139,8 +152,8 @@ impl Vectors {
         let (gradient, state) = (self.gradients[stage].clone(), state.clone());
         filling(range.len() + state.len(), move |to| {
             let (to_gradient, to_state) = to.split_at_mut(place.len());
-            to_gradient.copy_from_slice(&gradient[place]);
-            to_state.copy_from_slice(&state);
+            copy(&gradient[place], to_gradient);
+            copy(&state, to_state);
         })
     }
 
@@ -148,7 +161,7 @@ impl Vectors {
     pub(super) fn filling_of_copied(&self) -> Option<Filling> {
         let gradient = self.gradients.last().filter(|_| self.copied > 0)?.clone();
         let own = self.stages.last().map_or(0, Range::len);
-        Some(filling(self.copied, move |to| to.copy_from_slice(&gradient[own..])))
+        Some(filling(self.copied, move |to| copy(&gradient[own..], to)))
     }
 
     pub(super) fn set_state(&mut self, number: usize, state: Vec<f32>) {

@@ -6,13 +6,10 @@ use std::ops::Range;
 use candle_core::Result;
 
 use super::Gpu;
-use super::memory::{GpuCache, GpuHeads, QUERIES_AT_ONCE, units_at_once};
-use crate::gpu::{Argument, Matrix, Memory, Product, Span, THREADS, size};
+use super::memory::{GpuCache, GpuHeads, Scratch, units_at_once};
+use crate::gpu::{Argument, Kind, Matrix, Memory, Product, Span, count, launch_for_each, size};
 use crate::model::transformer::operations::Operations as _;
 use crate::ops::attention::Attention;
-
-/// Rows of one block of attention's kernels: 16 of each warp.
-const ATTENTION_ROWS: usize = THREADS / 2;
 
 impl Gpu<'_> {
     /// Between joint rows and turned heads; where these are not turned, they only move. Positions count from the first of the text.
@@ -45,14 +42,15 @@ impl Gpu<'_> {
         let Attention { sequences, length, heads, key_heads, head_width } = self.attention;
         let (all, sharing, at_once) =
             (sequences * key_heads, heads / key_heads, units_at_once(key_heads, sequences, length));
+        let queries_at_once = crate::gpu::sizes().queries_at_once;
         (0..all).step_by(at_once).flat_map(move |first| {
             let units = at_once.min(all - first);
             let unit = move |head, begin| {
-                let queries = begin..length.min(begin + QUERIES_AT_ONCE);
+                let queries = begin..length.min(begin + queries_at_once);
                 Unit { first, units, head, sharing, queries, length, head_width }
             };
             (0..sharing)
-                .flat_map(move |head| (0..length).step_by(QUERIES_AT_ONCE).rev().map(move |begin| unit(head, begin)))
+                .flat_map(move |head| (0..length).step_by(queries_at_once).rev().map(move |begin| unit(head, begin)))
         })
     }
 
@@ -111,10 +109,36 @@ impl Gpu<'_> {
         self.move_heads(attended, self.in_heads(), false)
     }
 
+    /// Where the gradients of what a unit's queries see are summed: keys' and values'. In 32 bits, since many products add to them.
+    fn sums_of(&self, unit: &Unit, to_heads: &GpuHeads) -> [Matrix; 2] {
+        if self.model.kind == Kind::F32 {
+            return [&to_heads.key, &to_heads.value].map(|memory| unit.keys(memory.span()));
+        }
+        let every = unit.length * unit.head_width;
+        [&self.scratch.to_keys, &self.scratch.to_values]
+            .map(|memory| Matrix::new(memory.span(), unit.head_width).every(every))
+    }
+
+    /// Once all is added to them.
+    fn round_sums(&self, unit: &Unit, to_heads: &GpuHeads) -> Result<()> {
+        if self.model.kind == Kind::F32 {
+            return Ok(());
+        }
+        let Scratch { to_keys, to_values, .. } = self.scratch;
+        let every = unit.length * unit.head_width;
+        let (first, values) = (unit.first * every, unit.units * every);
+        [(to_keys, &to_heads.key), (to_values, &to_heads.value)].into_iter().try_for_each(|(sums, rounded)| {
+            let rounded = rounded.span().part(first..first + values);
+            let arguments = [sums.span().first(values).into(), rounded.into(), count(values)];
+            launch_for_each(&*self.model.device, "to_bf16", values, &arguments)
+        })
+    }
+
     /// With `heads` for each sequence, whose rows are shared out to blocks.
     fn launch_attention(&self, name: &str, heads: usize, spans: &[Span]) -> Result<()> {
         let (sizes, units) = (&self.attention, self.attention.sequences * heads);
-        let blocks = units * sizes.length.div_ceil(ATTENTION_ROWS);
+        // 16 rows of each warp.
+        let blocks = units * sizes.length.div_ceil(crate::gpu::sizes().threads / 2);
         let sizes = [sizes.length, sizes.heads, sizes.key_heads, units].map(size);
         let spans = spans.iter().map(|span| Argument::from(*span));
         let arguments: Vec<Argument> = spans.chain(sizes).chain([self.attention.scale().into()]).collect();
@@ -149,14 +173,16 @@ impl Gpu<'_> {
             let to_output = unit.queries(self.scratch.in_heads.span());
             let value = unit.keys(heads.value.span());
             self.multiply(product(to_output, value.transposed(), unit.scores(to_scores), unit.shape()))?;
-            let to_value = unit.keys(to_heads.value.span());
+            let [to_key, to_value] = self.sums_of(&unit, to_heads);
             onto_keys(product(unit.scores(scores).transposed(), to_output, to_value, [keys, width, queries]))?;
             self.launch_softmax("causal_softmax_backward", &unit, &[scores, to_scores])?;
             let (query, key) = (unit.queries(heads.query.span()), unit.keys(heads.key.span()));
             let to_query = unit.queries(to_heads.query.span());
             self.multiply(product(unit.scores(to_scores), key, to_query, [queries, width, keys]))?;
-            let to_key = unit.keys(to_heads.key.span());
             onto_keys(product(unit.scores(to_scores).transposed(), query, to_key, [keys, width, queries]))?;
+            if unit.is_last() {
+                self.round_sums(&unit, to_heads)?;
+            }
         }
         Ok(())
     }
@@ -184,6 +210,11 @@ impl Unit {
     /// Whether nothing with the same keys comes before it.
     fn is_first(&self) -> bool {
         self.head == 0 && self.queries.end == self.length
+    }
+
+    /// Whether nothing with the same keys comes after it.
+    fn is_last(&self) -> bool {
+        self.head + 1 == self.sharing && self.queries.start == 0
     }
 
     fn queries(&self, heads: Span) -> Matrix {

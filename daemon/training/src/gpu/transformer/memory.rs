@@ -5,23 +5,11 @@ use murmur_protocol::manifest::TransformerModel;
 
 use super::GpuModel;
 use crate::engine::options::Precision;
-use crate::gpu::{ATTENTION_WIDTHS, Accelerator, Kind, Memory, Span, sum};
+use crate::gpu::{ATTENTION_WIDTHS, Accelerator, Kind, Memory, Span, sizes, sum};
 use crate::model::transformer::operations::Storage;
 use crate::model::transformer::{kept_blocks, row_values};
 use crate::model::{Evaluation, StageSpec};
 use crate::ops::attention::Attention;
-
-/// Queries of a head that are attended at once by products: few enough that most of what none of them sees is not computed.
-pub(super) const QUERIES_AT_ONCE: usize = if cfg!(test) { 5 } else { 128 };
-
-/// Attention scores that are held at once, unless those queries of one sequence have more.
-const SCORES: usize = if cfg!(test) { 600 } else { 32 << 20 };
-
-/// Logits that are held at once, unless 128 rows have more.
-const LOGITS: usize = if cfg!(test) { 600 } else { 32 << 20 };
-
-/// Rows of logits that are held at once, at least.
-const LOGIT_ROWS: usize = if cfg!(test) { 10 } else { 128 };
 
 /// Memory of at least as many rows as a batch has.
 pub(crate) struct GpuMemory;
@@ -108,6 +96,10 @@ pub(super) struct Scratch {
     pub(super) in_heads: Memory,
     pub(super) scores: Memory,
     pub(super) to_scores: Memory,
+    /// Where attention is products that are rounded, the gradients of some heads' keys and values `[heads, length, head width]` until all
+    /// is added to them.
+    pub(super) to_keys: Memory,
+    pub(super) to_values: Memory,
     /// Where attention is one kernel, of each query's output and its gradient `[sequences, heads, length]`.
     pub(super) products: Memory,
     /// `[rows, rank]`: what an adapter multiplies by A, and its gradient.
@@ -131,6 +123,7 @@ impl Scratch {
             (false, true) => [0, 0],
             (false, false) => [units_at_once(sizes.key_heads, sizes.sequences, length) * unit_scores(length); 2],
         };
+        let key_sums = if is_read || is_fused { 0 } else { key_sums(model.kind, sizes) };
         Ok(Scratch {
             rows,
             length,
@@ -140,6 +133,8 @@ impl Scratch {
             in_heads: rounded(in_heads)?,
             scores: rounded(scores)?,
             to_scores: rounded(to_scores)?,
+            to_keys: exact(key_sums)?,
+            to_values: exact(key_sums)?,
             products: exact(if is_fused { rows * sizes.heads } else { 0 })?,
             low: rounded(rows * model.rank)?,
             to_low: rounded(rows * model.rank)?,
@@ -186,16 +181,22 @@ pub(super) fn fuses_attention(kind: Kind, head_width: usize) -> bool {
 
 /// Scores of some queries of a head of one sequence.
 fn unit_scores(length: usize) -> usize {
-    QUERIES_AT_ONCE.min(length) * length
+    sizes().queries_at_once.min(length) * length
 }
 
 /// How many of these are held at once.
 pub(super) fn units_at_once(key_heads: usize, sequences: usize, length: usize) -> usize {
-    (SCORES / unit_scores(length)).clamp(1, sequences * key_heads)
+    (sizes().scores / unit_scores(length)).clamp(1, sequences * key_heads)
+}
+
+/// Values of the gradients of keys, or of values, that are held at once in 32 bits beside those that products read.
+fn key_sums(kind: Kind, sizes: &Attention) -> usize {
+    let units = units_at_once(sizes.key_heads, sizes.sequences, sizes.length);
+    if kind == Kind::F32 { 0 } else { units * sizes.length * sizes.head_width }
 }
 
 pub(super) fn logit_rows_at_once(vocabulary: usize, rows: usize) -> usize {
-    (LOGITS / vocabulary).max(LOGIT_ROWS).min(rows)
+    (sizes().logits / vocabulary).max(sizes().logit_rows).min(rows)
 }
 
 /// What a batch of so many whole windows takes beside parameters, gradient and moments, in values of four bytes, in a stage
@@ -221,7 +222,9 @@ pub(crate) fn activation_values(
     let scores = units_at_once(key_heads, sequences, length) * unit_scores(length);
     let (sums, in_heads, scores) = if is_fused { (heads, 0, 0) } else { (0, queries, scores) };
     let sums = (kept_blocks(layers, passes, recompute) + 1) * sums;
-    let exact = rows * (streams + sums + 2 * passes + 2) + tables * length * head_width;
+    let attention = Attention { sequences, length, heads, key_heads, head_width };
+    let key_sums = if is_fused { 0 } else { 2 * key_sums(precision.into(), &attention) };
+    let exact = rows * (streams + sums + 2 * passes + 2) + tables * length * head_width + key_sums;
     // The gradient of the stream once more as products read it.
     let to_stream = if precision == Precision::F32 { 0 } else { width };
     let rounded = rows * (others + in_heads + joint + width + to_stream + 2 * rank) + 2 * scores;

@@ -9,8 +9,8 @@ use super::linear::Linear;
 use super::memory::{GpuBuffer, GpuCache, GpuHeads, GpuMemory, GpuTokens, logit_rows_at_once};
 use crate::gpu::rows::add_rows;
 use crate::gpu::{
-    Argument, Kind, Matrix, Memory, NORM_STRIP, STRIP, Span, bytes_of, bytes_of_mut, count, launch_for_each, of_kind,
-    size,
+    Argument, Kind, Matrix, Memory, Span, bytes_of, bytes_of_mut, count, launch_for_each, norm_strip, of_kind, size,
+    sizes,
 };
 use crate::model::transformer::operations::{HeadWeights, Operations, Projection};
 use crate::ops::attention::Attention;
@@ -92,9 +92,10 @@ impl Gpu<'_> {
     /// Adds the gradient of a bias from that of the columns to which it was added.
     fn bias_backward(&self, place: &Columns, bias: &Range<usize>) -> Result<()> {
         let (Some(to_bias), width) = (self.gradient().of(bias), place.columns.len()) else { return Ok(()) };
-        let sizes = [self.rows(), place.row_width, place.columns.start, width, STRIP].map(size);
+        let strip = sizes().strip;
+        let sizes = [self.rows(), place.row_width, place.columns.start, width, strip].map(size);
         let arguments = [&[place.values.into(), to_bias.into()][..], &sizes[..]].concat();
-        let blocks = width.div_ceil(32) * self.rows().div_ceil(STRIP);
+        let blocks = width.div_ceil(32) * self.rows().div_ceil(strip);
         self.model.device.launch(&of_kind("bias_backward", place.values.kind), blocks, &arguments)
     }
 }
@@ -219,7 +220,7 @@ impl Operations for Gpu<'_> {
         let (spans, to_scale) = (spans.map(Argument::from), self.gradient().of(scale).into());
         let sizes = [self.rows(), self.width()].map(size);
         let arguments = [&spans[..], &[to_scale], &sizes[..], &[self.epsilon()]].concat();
-        self.launch("rms_norm_backward", self.rows().div_ceil(NORM_STRIP), &arguments)
+        self.launch("rms_norm_backward", self.rows().div_ceil(norm_strip()), &arguments)
     }
 
     fn project(&self, projection: &Projection, input: &GpuBuffer, output: &mut GpuBuffer) -> Result<()> {
@@ -297,10 +298,11 @@ impl Operations for Gpu<'_> {
         let [query, key] = norms.each_ref().map(|place| self.weights.exact(place));
         let to_scales = norms.each_ref().map(|place| Argument::from(self.gradient().of(place)));
         let (rows, Attention { heads, key_heads, head_width, .. }) = (self.rows(), self.attention);
-        let sizes = [rows, heads, key_heads, head_width, STRIP].map(size);
+        let strip = sizes().strip;
+        let sizes = [rows, heads, key_heads, head_width, strip].map(size);
         let spans = [self.scratch.joint.span(), raw.span(), query, key].map(Argument::from);
         let arguments = [&spans[..], &to_scales[..], &sizes[..], &[self.epsilon()]].concat();
-        self.launch("head_norm_backward", rows.div_ceil(STRIP) * (heads + key_heads), &arguments)
+        self.launch("head_norm_backward", rows.div_ceil(strip) * (heads + key_heads), &arguments)
     }
 
     fn turn_heads(&self, weights: &HeadWeights, heads: &mut GpuHeads, turn: Turn) -> Result<()> {

@@ -5,17 +5,10 @@ use std::sync::Arc;
 use super::*;
 use crate::Precision;
 use crate::gpu::emulated::Emulated;
-use crate::gpu::tests::real;
+use crate::gpu::tests::order::devices_and_order;
 use crate::gpu::{Accelerator, Base, Frozen, GpuReplica, Trained};
 use crate::model::lora::{initial_adapters, lora_layout};
 use crate::model::{Model as _, StageSpec, Transformer, transformer_of};
-
-/// GPUs, and whether each adds up in a fixed order: on a real one several tokens that are alike add to one row of the embedding's
-/// gradient in any.
-fn devices() -> impl Iterator<Item = (Arc<dyn Accelerator>, bool)> {
-    let emulated = Emulated::open().map(|device| (device as Arc<dyn Accelerator>, true));
-    emulated.into_iter().chain(real().map(|device| (device, false)))
-}
 
 /// Streams of one block's rows, and few tokens that are alike: what several blocks add to one place is added in any order.
 fn on_gpu(has_adapters: bool) -> RunManifest {
@@ -75,7 +68,9 @@ fn on(manifest: &RunManifest, devices: [StageDevice; 2], helpers: u8) -> Setting
 
 #[test]
 fn a_team_of_gpus_trains_with_the_bits_of_one_gpu_and_one_of_cpu_and_gpu_as_either_does() {
-    let cases = devices().flat_map(|(device, is_ordered)| [(device.clone(), is_ordered, false), (device, true, true)]);
+    let cases = devices_and_order()
+        .into_iter()
+        .flat_map(|(device, is_ordered)| [(device.clone(), is_ordered, false), (device, true, true)]);
     for (device, is_ordered, has_adapters) in cases {
         let (manifest, on_device) = (on_gpu(has_adapters), StageDevice::of_gpu(device.clone()));
         let mut whole = one_gpu(&manifest, device);
@@ -117,8 +112,9 @@ fn a_captain_s_gpu_takes_what_is_reckoned_with() {
 
 #[test]
 fn a_team_of_gpus_trains_a_tied_head_as_one_gpu_does_and_goes_on_when_a_helper_is_killed() {
-    let cases =
-        devices().flat_map(|(device, is_ordered)| [(device.clone(), is_ordered, false), (device, is_ordered, true)]);
+    let cases = devices_and_order()
+        .into_iter()
+        .flat_map(|(device, is_ordered)| [(device.clone(), is_ordered, false), (device, is_ordered, true)]);
     for (device, is_ordered, has_adapters) in cases {
         let (mut manifest, on_device) = (on_gpu(has_adapters), StageDevice::of_gpu(device.clone()));
         edit_model(&mut manifest, |model| model.tied_head = true);
