@@ -276,6 +276,18 @@ impl Host {
         }
     }
 
+    /// The node orders the end of training. Where it has no reason to, the steps that are missed are still expected. Steps
+    /// up to `now` must have been taken.
+    pub(crate) fn end_as_ordered(&mut self, now: Time) {
+        match self.node.counts().phase {
+            Phase::Training | Phase::Settling => {
+                self.trainer.is_training = false;
+                self.step_clock.stop(now);
+            }
+            Phase::Joining | Phase::Completed | Phase::Leaving | Phase::Left => self.end_training(now),
+        }
+    }
+
     /// Steps up to `now` must have been taken.
     pub(crate) fn end_training(&mut self, now: Time) {
         self.trainer.is_training = false;
@@ -303,6 +315,11 @@ impl Host {
         model
     }
 
+    /// The objective at its model, with what it does not hold from `whole`: the model of somebody who holds all.
+    pub(crate) fn loss(&self, objective: &Objective, whole: Option<&[f32]>) -> f64 {
+        objective.loss(&self.made_whole(whole))
+    }
+
     /// The life as checks see it, at `now`; steps up to then must have been taken. Of the dead without vectors. `whole`: the model
     /// of somebody who holds all of it.
     pub(crate) fn record(&self, now: Time, is_alive: bool, objective: &Objective, whole: Option<&[f32]>) -> LifeRecord {
@@ -315,7 +332,7 @@ impl Host {
             first_model: vectors(self.trainer.first_values()),
             model: vectors(&self.trainer.values()),
             held: self.trainer.held().to_vec(),
-            loss: if is_alive { objective.loss(&self.made_whole(whole)) } else { 0.0 },
+            loss: if is_alive { self.loss(objective, whole) } else { 0.0 },
             unexplained: self.unexplained(),
             // One `f32` addition for each correction, and that of the differences taken of the model.
             rounding: self.tally.rounding + 4.0 * rounding_of(&self.trainer.values()),

@@ -160,6 +160,8 @@ fn a_second_answer_to_one_request_is_found() {
 #[test]
 fn a_trainer_that_waits_for_the_network_is_found() {
     assert_found(calm, Sabotage::TrainerWaits, &["training never waits"]);
+    // By its orders alone.
+    assert_found(calm, Sabotage::EndsToExchange, &["training never waits"]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::numerics::{Buffers, Encoded, MergeJob, MergeRole, Merged, merge};
 use murmur_protocol::{
     Config, Correction, Counts, Effect, Event, Message, Misbehaviour, ModelLayout, NetworkOrder, Node, Notice, PeerId,
-    Status, Time, TrainerOrder, WorkerOrder, message::KnownPeer,
+    Phase, Status, Time, TrainerOrder, WorkerOrder, message::KnownPeer,
 };
 
 /// A mistake, made by all nodes of a swarm alike.
@@ -32,6 +32,8 @@ pub enum Sabotage {
     AnswersTwice,
     /// The trainer waits while an exchange of its node is under way.
     TrainerWaits,
+    /// The node ends training with each proposal, and begins it again when an exchange is over.
+    EndsToExchange,
     /// Members are never forgotten.
     UnboundedView,
     /// The two sides of an exchange round differently.
@@ -166,9 +168,13 @@ impl Core {
             (Some(Sabotage::IgnoresDigests), Effect::Worker(WorkerOrder::Merge { job, .. })) => ignore_digest(job),
             (Some(Sabotage::NeverClips), Effect::Worker(WorkerOrder::Merge { job, .. })) => job.clip = f64::MAX,
             (Some(Sabotage::CorrectsLate), Effect::Worker(WorkerOrder::Merge { job, .. })) => job.gamma = FULL_GAMMA,
-            (_, Effect::Network(NetworkOrder::Send { message: Message::Propose(_), .. })) => self.is_exchanging = true,
+            (_, Effect::Network(NetworkOrder::Send { message: Message::Propose(_), .. })) => {
+                self.is_exchanging = true;
+                self.train(TrainerOrder::End);
+            }
             (_, Effect::Notice(Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. })) => {
                 self.is_exchanging = false;
+                self.train(TrainerOrder::Begin);
             }
             (
                 Some(Sabotage::AnswersTwice),
@@ -181,6 +187,13 @@ impl Core {
             _ => {}
         }
         Some(effect)
+    }
+
+    /// Of [`Sabotage::EndsToExchange`].
+    fn train(&mut self, order: TrainerOrder) {
+        if self.is(Sabotage::EndsToExchange) && self.node.counts().phase == Phase::Training {
+            self.extra.push(Effect::Trainer(order));
+        }
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
