@@ -1,5 +1,7 @@
 //! Looking at a swarm from outside: records for checks, samples for plots.
 
+use std::borrow::Cow;
+
 use super::Swarm;
 use crate::host::Host;
 use crate::record::{Record, Sample, Spread, Traffic};
@@ -16,11 +18,7 @@ impl Swarm {
         let known = honest.flat_map(|host| host.node.status().known);
         let ended = known.filter_map(|known| self.ended_at.get(&known.peer));
         let longest_remembered = ended.map(|at| now.saturating_since(*at)).max().unwrap_or_default();
-        let is_whole = |host: &Host| {
-            let held = host.trainer.held().iter().map(ExactSizeIterator::len).sum::<usize>();
-            host.liar.is_none() && host.trainer.has_model && held == self.fragments.parameters()
-        };
-        let whole = self.hosts.iter().flatten().find(|host| is_whole(host)).map(|host| host.trainer.values());
+        let whole = self.whole();
         let whole = whole.as_deref();
         let living = self.hosts.iter().flatten().map(|host| host.record(now, true, &self.objective, whole));
         Record {
@@ -30,6 +28,15 @@ impl Swarm {
             longest_remembered,
             ..self.history.clone()
         }
+    }
+
+    /// The model of an honest host that holds all of it.
+    fn whole(&self) -> Option<Cow<'_, [f32]>> {
+        let is_whole = |host: &Host| {
+            let held = host.trainer.held().iter().map(ExactSizeIterator::len).sum::<usize>();
+            host.liar.is_none() && host.trainer.has_model && held == self.fragments.parameters()
+        };
+        self.hosts.iter().flatten().find(|host| is_whole(host)).map(|host| host.trainer.values())
     }
 
     /// The largest Euclidean distance of an honest model from their mean, as of the steps that were caught up with.
@@ -52,7 +59,8 @@ impl Swarm {
         let values: Vec<_> = honest().map(|host| (host.trainer.values(), host.trainer.held())).collect();
         let models: Vec<_> = values.iter().map(|(values, held)| (&values[..], *held)).collect();
         let spread = Spread::of(&models);
-        let losses: Vec<f64> = honest().map(|host| self.objective.loss(&host.trainer.values())).collect();
+        let whole = self.whole();
+        let losses: Vec<f64> = honest().map(|host| host.loss(&self.objective, whole.as_deref())).collect();
         let mean = |sum: f64| if models.is_empty() { 0.0 } else { sum / models.len() as f64 };
         let mut sample = Sample {
             at: self.now(),
