@@ -10,7 +10,7 @@ use crate::record::Record;
 use crate::report::Verdict;
 
 /// What [`safety`] asks, in the order of a reader's interest.
-const SAFETY: [&str; 14] = [
+const SAFETY: [&str; 17] = [
     "training never waits",
     "exactly once",
     "answered once",
@@ -23,6 +23,9 @@ const SAFETY: [&str; 14] = [
     "bounded",
     "bounded views",
     "forgotten",
+    "links last",
+    "only held",
+    "one replica",
     "left alone",
     "nobody accused",
 ];
