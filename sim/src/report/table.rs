@@ -132,6 +132,7 @@ pub fn count(value: f64) -> String {
 /// Bytes for people.
 pub fn bytes(value: f64) -> String {
     match value {
+        _ if !value.is_finite() => value.to_string(),
         _ if value < 1e3 => format!("{value:.0} B"),
         _ if value < 1e6 => format!("{:.1} kB", value / 1e3),
         _ if value < 1e9 => format!("{:.1} MB", value / 1e6),
@@ -173,5 +174,6 @@ mod tests {
         let shown: Vec<String> = [0.0, 1e-7, 0.012_345, 12.3456, 1234.5, 5e9].map(number).into();
         assert_eq!(shown, ["0", "1.00e-7", "0.01235", "12.346", "1234", "5.00e9"]);
         assert_eq!([999.0, 1500.0, 2.5e6, 3e9].map(bytes), ["999 B", "1.5 kB", "2.5 MB", "3.00 GB"]);
+        assert_eq!(bytes(f64::NAN), "NaN");
     }
 }
