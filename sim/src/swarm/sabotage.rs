@@ -30,6 +30,8 @@ pub enum Sabotage {
     ForgetsDeadlines,
     /// A proposal is accepted a second time, on other terms.
     AnswersTwice,
+    /// A proposal is accepted a second time, with the same share and another γ.
+    ChangesGamma,
     /// The trainer waits while an exchange of its node is under way.
     TrainerWaits,
     /// The node ends training with each proposal, and begins it again when an exchange is over.
@@ -177,11 +179,15 @@ impl Core {
                 self.train(TrainerOrder::Begin);
             }
             (
-                Some(Sabotage::AnswersTwice),
+                Some(sabotage @ (Sabotage::AnswersTwice | Sabotage::ChangesGamma)),
                 Effect::Network(NetworkOrder::Send { peer, message: Message::Accept(accept) }),
             ) => {
                 let mut second = accept.clone();
-                second.starter_share *= 0.9;
+                let changed = match sabotage {
+                    Sabotage::ChangesGamma => &mut second.standing.gamma,
+                    _ => &mut second.starter_share,
+                };
+                *changed *= 0.9;
                 self.extra.push(Effect::Network(NetworkOrder::Send { peer: *peer, message: Message::Accept(second) }));
             }
             _ => {}
