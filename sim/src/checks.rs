@@ -27,6 +27,7 @@ mod only_held;
 mod pair_distance;
 mod repeatable;
 mod step_bounded;
+mod toward_partner;
 mod training_never_waits;
 mod violation;
 
@@ -54,6 +55,7 @@ pub(crate) use only_held::only_held;
 pub use pair_distance::pair_distance;
 pub use repeatable::repeatable;
 pub use step_bounded::step_bounded;
+pub use toward_partner::toward_partner;
 pub use training_never_waits::training_never_waits;
 pub use violation::Violation;
 

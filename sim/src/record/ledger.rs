@@ -110,6 +110,7 @@ impl Ledger {
                 let hosts = [pair.starter.host, pair.responder.host];
                 if !hosts.iter().any(|host| self.liars.contains(host)) {
                     verdicts.push(checks::pair_distance(&pair));
+                    verdicts.push(checks::toward_partner(&pair));
                 }
             }
             side.bulk = None;

@@ -10,7 +10,7 @@ use crate::record::Record;
 use crate::report::Verdict;
 
 /// What [`safety`] asks, in the order of a reader's interest.
-const SAFETY: [&str; 17] = [
+const SAFETY: [&str; 18] = [
     "training never waits",
     "exactly once",
     "answered once",
@@ -18,6 +18,7 @@ const SAFETY: [&str; 17] = [
     "mean preserved",
     "crash shift",
     "pair distance",
+    "toward the partner",
     "step bounded",
     "loop gain",
     "bounded",
