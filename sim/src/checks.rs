@@ -42,7 +42,7 @@ pub use crash_shift::crash_shift;
 pub use everybody_exchanges::everybody_exchanges;
 pub use exactly_once::exactly_once;
 pub(crate) use exactly_once::{landed_once, merged_once};
-pub use forgotten::forgotten;
+pub use forgotten::{can_be_remembered_too_long, forgotten};
 pub(crate) use left_alone::LeftAlone;
 pub use links_last::links_last;
 pub use local_alone::local_alone;

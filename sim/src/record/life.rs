@@ -56,6 +56,6 @@ pub struct LifeRecord {
     pub exchanges: u64,
     /// Peers connected now.
     pub connected: usize,
-    /// How long ago the last exchange ended well, or this life began.
+    /// How long ago the last exchange ended well, or this life began: from now, or from when nobody begins exchanges any more.
     pub last_exchange_ago: Duration,
 }

@@ -59,7 +59,7 @@ impl Table {
     }
 }
 
-/// How often each check was asked, and how often it failed.
+/// How often each check was asked, and how often it failed; those last that no run could fail.
 pub fn check_counts(report: &RunReport) -> Table {
     let mut table = Table::new(&["check", "seeds", "fail"]);
     let mut checks: Vec<&str> = Vec::new();
@@ -67,6 +67,13 @@ pub fn check_counts(report: &RunReport) -> Table {
     for verdict in verdicts() {
         if !checks.contains(&verdict.check.as_str()) {
             checks.push(&verdict.check);
+        }
+    }
+    for seed in &report.seeds {
+        for check in &seed.not_asked {
+            if !checks.contains(&check.as_str()) {
+                checks.push(check);
+            }
         }
     }
     for check in checks {
@@ -102,7 +109,7 @@ pub fn summary(report: &RunReport) -> Table {
     row("disagreement when learning ends", number, &|seed| seed.summary.disagreement);
     row("disagreement after the calm, worst", number, &|seed| seed.summary.worst_disagreement_at_end);
     row("exchanges completed", count, &|seed| seed.summary.exchanges_completed as f64);
-    row("exchanges failed", count, &|seed| seed.summary.exchanges_failed as f64);
+    row("sides of exchanges that gave up", count, &|seed| seed.summary.failed_sides as f64);
     row("control messages / node and round", number, &|seed| seed.summary.control_messages_per_node_and_round);
     row("control bytes / node and round", bytes, &|seed| seed.summary.control_bytes_per_node_and_round);
     row("payload bytes / node and round", bytes, &|seed| seed.summary.payload_bytes_per_node_and_round);

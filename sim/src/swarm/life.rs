@@ -88,7 +88,7 @@ impl Swarm {
         // The step that it was about to end counts for nothing.
         dead.end_training(now);
         dead.measure_node(&mut self.history.peaks);
-        self.dead.push(dead.record(now, false, &self.objective, None));
+        self.dead.push(dead.record((now, now), false, &self.objective, None));
         self.paused_until[index] = Time::ZERO;
         for (_, link) in &dead.links {
             self.break_link(*link);

@@ -1,6 +1,7 @@
 //! Looking at a swarm from outside: records for checks, samples for plots.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use super::Swarm;
 use crate::host::Host;
@@ -18,14 +19,18 @@ impl Swarm {
         let known = honest.flat_map(|host| host.node.status().known);
         let ended = known.filter_map(|known| self.ended_at.get(&known.peer));
         let longest_remembered = ended.map(|at| now.saturating_since(*at)).max().unwrap_or_default();
+        let exchanged_until = self.reports_end.unwrap_or(now);
+        let first_end = self.ended_at.values().min();
         let whole = self.whole();
         let whole = whole.as_deref();
-        let living = self.hosts.iter().flatten().map(|host| host.record(now, true, &self.objective, whole));
+        let living =
+            self.hosts.iter().flatten().map(|host| host.record((now, exchanged_until), true, &self.objective, whole));
         Record {
             lives: self.dead.iter().cloned().chain(living).collect(),
             fragments: self.fragments.count().into(),
             exchanges: self.ledger.totals(),
             longest_remembered,
+            longest_dead: first_end.map_or(Duration::ZERO, |at| now.saturating_since(*at)),
             ..self.history.clone()
         }
     }
@@ -80,7 +85,7 @@ impl Swarm {
             connected: running().map(|host| host.connected()).sum(),
             isolated: running().filter(|host| host.links.is_empty()).count(),
             exchanges_completed: self.exchanges.0,
-            exchanges_failed: self.exchanges.1,
+            failed_sides: self.exchanges.1,
             ..Sample::default()
         };
         self.history.traffic.iter().for_each(|traffic| sample.traffic += *traffic);
