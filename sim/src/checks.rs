@@ -27,6 +27,7 @@ mod only_held;
 mod pair_distance;
 mod repeatable;
 mod step_bounded;
+mod toward_partner;
 mod training_never_waits;
 mod violation;
 
@@ -41,7 +42,7 @@ pub use crash_shift::crash_shift;
 pub use everybody_exchanges::everybody_exchanges;
 pub use exactly_once::exactly_once;
 pub(crate) use exactly_once::{landed_once, merged_once};
-pub use forgotten::forgotten;
+pub use forgotten::{can_be_remembered_too_long, forgotten};
 pub(crate) use left_alone::LeftAlone;
 pub use links_last::links_last;
 pub use local_alone::local_alone;
@@ -54,6 +55,7 @@ pub(crate) use only_held::only_held;
 pub use pair_distance::pair_distance;
 pub use repeatable::repeatable;
 pub use step_bounded::step_bounded;
+pub use toward_partner::toward_partner;
 pub use training_never_waits::training_never_waits;
 pub use violation::Violation;
 

@@ -100,6 +100,8 @@ pub(crate) struct Tally {
     /// Own rounds up to `rounds_until` steps, each as long as the node had it then.
     pub(crate) rounds: f64,
     pub(crate) rounds_until: u64,
+    /// Whether rounds are begun still.
+    pub(crate) counts_rounds: bool,
     pub(crate) interval_steps: f64,
     pub(crate) rounding: f64,
     /// Sum of the lengths of all corrections that became part of the model.
@@ -174,7 +176,7 @@ impl Host {
             reported_steps: trainer.steps,
             wakes: 0,
             woken_at: (Time::ZERO, 0),
-            tally: Tally { last_exchange: now, interval_steps: 10.0, ..Tally::default() },
+            tally: Tally { last_exchange: now, interval_steps: 10.0, counts_rounds: true, ..Tally::default() },
             trainer,
         }
     }
@@ -260,7 +262,9 @@ impl Host {
         let counts = self.node.counts();
         let steps = self.trainer.steps - self.first_steps;
         self.tally.interval_steps = counts.interval_steps.max(1.0);
-        self.tally.rounds += (steps - self.tally.rounds_until) as f64 / self.tally.interval_steps;
+        if self.tally.counts_rounds {
+            self.tally.rounds += (steps - self.tally.rounds_until) as f64 / self.tally.interval_steps;
+        }
         self.tally.rounds_until = steps;
         peaks.known = peaks.known.max(counts.known);
         peaks.connected = peaks.connected.max(counts.connected);
@@ -273,6 +277,18 @@ impl Host {
         // Where all average at once it steps with sums alone.
         if self.scheme == Scheme::Pairs {
             self.step_clock.begin(now);
+        }
+    }
+
+    /// The node orders the end of training. Where it has no reason to, the steps that are missed are still expected. Steps
+    /// up to `now` must have been taken.
+    pub(crate) fn end_as_ordered(&mut self, now: Time) {
+        match self.node.counts().phase {
+            Phase::Training | Phase::Settling => {
+                self.trainer.is_training = false;
+                self.step_clock.stop(now);
+            }
+            Phase::Joining | Phase::Completed | Phase::Leaving | Phase::Left => self.end_training(now),
         }
     }
 
@@ -303,9 +319,20 @@ impl Host {
         model
     }
 
-    /// The life as checks see it, at `now`; steps up to then must have been taken. Of the dead without vectors. `whole`: the model
-    /// of somebody who holds all of it.
-    pub(crate) fn record(&self, now: Time, is_alive: bool, objective: &Objective, whole: Option<&[f32]>) -> LifeRecord {
+    /// The objective at its model, with what it does not hold from `whole`: the model of somebody who holds all.
+    pub(crate) fn loss(&self, objective: &Objective, whole: Option<&[f32]>) -> f64 {
+        objective.loss(&self.made_whole(whole))
+    }
+
+    /// The life as checks see it, at `now`; steps up to then must have been taken. Of the dead without vectors. New exchanges
+    /// were begun until `exchanged_until`. `whole`: the model of somebody who holds all of it.
+    pub(crate) fn record(
+        &self,
+        (now, exchanged_until): (Time, Time),
+        is_alive: bool,
+        objective: &Objective,
+        whole: Option<&[f32]>,
+    ) -> LifeRecord {
         let vectors = |values: &[f32]| if is_alive { values.to_vec() } else { Vec::new() };
         LifeRecord {
             host: self.index,
@@ -315,7 +342,7 @@ impl Host {
             first_model: vectors(self.trainer.first_values()),
             model: vectors(&self.trainer.values()),
             held: self.trainer.held().to_vec(),
-            loss: if is_alive { objective.loss(&self.made_whole(whole)) } else { 0.0 },
+            loss: if is_alive { self.loss(objective, whole) } else { 0.0 },
             unexplained: self.unexplained(),
             // One `f32` addition for each correction, and that of the differences taken of the model.
             rounding: self.tally.rounding + 4.0 * rounding_of(&self.trainer.values()),
@@ -332,7 +359,7 @@ impl Host {
             trained: self.step_clock.trained(now) + self.tally.contributing,
             exchanges: self.tally.exchanges,
             connected: self.connected(),
-            last_exchange_ago: now.saturating_since(self.tally.last_exchange),
+            last_exchange_ago: exchanged_until.saturating_since(self.tally.last_exchange),
         }
     }
 }

@@ -52,6 +52,8 @@ pub struct Record {
     pub accusations: Vec<Accusation>,
     /// How long after its end a member is still known to an honest node, at most.
     pub longest_remembered: Duration,
+    /// How long ago the first of those identities ended that live no more.
+    pub longest_dead: Duration,
     /// Times at which a node asked to be woken at once, over and over.
     pub busy_wakes: u64,
     /// Crashes, restarts and ends of processes so far.

@@ -28,9 +28,9 @@ use crate::record::Sample;
 use row::{Row, number_or_nothing};
 
 /// Version of the JSON that a run writes; another one is refused by `murmur sim compare`.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
-/// A swarm's hosts count each exchange, and it has two of them. Where only one has come to the end, it counts as well.
+/// Both hosts of an exchange tell of its good end.
 const SIDES: u64 = 2;
 
 /// All seeds of one scenario, as JSON has them.
@@ -68,8 +68,11 @@ pub struct SeedReport {
     pub faults_end_seconds: f64,
     /// What went wrong for a while, in order of its beginning.
     pub windows: Vec<Window>,
-    /// What every check says.
+    /// What every check says that was asked.
     pub verdicts: Vec<Verdict>,
+    /// Names of the checks that could not fail in this run, and so say nothing of it.
+    #[serde(default)]
+    pub not_asked: Vec<String>,
     /// The end in numbers.
     pub summary: Summary,
     /// The swarm over time.
@@ -113,8 +116,8 @@ pub struct Point {
     pub steps: u64,
     /// Exchanges that ended well; one counts once.
     pub exchanges_completed: u64,
-    /// Exchanges that began and broke off; one counts once, also where only one side gave up.
-    pub exchanges_failed: u64,
+    /// Sides of exchanges that gave up after the beginning; of many only one does, as the other is gone or does not notice.
+    pub failed_sides: u64,
     /// Control messages sent.
     pub control_messages: u64,
     /// Bytes of them.
@@ -142,8 +145,9 @@ pub struct Summary {
     pub worst_disagreement_at_end: f64,
     /// Exchanges that ended well; one counts once.
     pub exchanges_completed: u64,
-    /// Exchanges that began and broke off; one counts once, also where only one side gave up.
-    pub exchanges_failed: u64,
+    /// Sides of exchanges that gave up after the beginning.
+    #[serde(default)]
+    pub failed_sides: u64,
     /// Control messages sent by a node in a round: the time in which it is to start one exchange.
     pub control_messages_per_node_and_round: f64,
     /// Bytes of them.
@@ -192,7 +196,7 @@ impl Point {
             worst_disagreement: sample.worst_disagreement,
             steps: sample.steps,
             exchanges_completed: sample.exchanges_completed.div_ceil(SIDES),
-            exchanges_failed: sample.exchanges_failed.div_ceil(SIDES),
+            failed_sides: sample.failed_sides,
             control_messages: sample.traffic.control_messages,
             control_bytes: sample.traffic.control_bytes,
             payload_bytes: sample.traffic.payload_bytes,
@@ -202,11 +206,11 @@ impl Point {
 }
 
 impl Summary {
-    /// From the points of a run.
-    pub fn new(plan: &Plan, series: &[Point]) -> Summary {
+    /// From the points of a run, and the rounds that its nodes began: the mean steps between exchanges that a node starts make
+    /// one, as long as they were at the time.
+    pub fn new(plan: &Plan, series: &[Point], rounds: f64) -> Summary {
         let Some(last) = series.last() else { return Summary::default() };
         let learned = series.iter().rev().find(|point| point.seconds <= plan.faults_end.as_secs_f64());
-        let rounds = last.steps as f64 / f64::from(plan.scenario.gossip.interval_steps);
         let per_round = |count: u64| if rounds > 0.0 { count as f64 / rounds } else { 0.0 };
         Summary {
             loss: last.loss,
@@ -214,7 +218,7 @@ impl Summary {
             disagreement: learned.unwrap_or(last).disagreement,
             worst_disagreement_at_end: last.worst_disagreement,
             exchanges_completed: last.exchanges_completed,
-            exchanges_failed: last.exchanges_failed,
+            failed_sides: last.failed_sides,
             control_messages_per_node_and_round: per_round(last.control_messages),
             control_bytes_per_node_and_round: per_round(last.control_bytes),
             payload_bytes_per_node_and_round: per_round(last.payload_bytes),

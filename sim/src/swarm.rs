@@ -69,6 +69,8 @@ pub struct Swarm {
     next_life: Life,
     is_learning: bool,
     is_reporting: bool,
+    /// When trainers stopped reporting, after which nobody begins an exchange.
+    reports_end: Option<Time>,
     dead: Vec<LifeRecord>,
     ledger: Ledger,
     /// What members of a synchronous run have taken up.
@@ -132,6 +134,7 @@ impl Swarm {
             next_life: 0,
             is_learning: true,
             is_reporting: true,
+            reports_end: None,
             dead: Vec::new(),
             ledger: Ledger::new(liars),
             one_replica: OneReplica::default(),

@@ -137,8 +137,10 @@ fn a_wrong_sign_after_a_wrap_is_found() {
         let found = safety(&swarm.record(), 100);
         found.iter().map(|violation| violation.check).collect::<Vec<_>>()
     };
-    assert_eq!(found(Swarm::new(calm(), 1)), [""; 0]);
-    assert_eq!(found(Swarm::sabotaged(calm(), 1, Sabotage::WrongSignAfterWrap)), ["pair distance"]);
+    for (scenario, law) in [(calm(), "pair distance"), (linked(), "toward the partner")] {
+        assert_eq!(found(Swarm::new(scenario.clone(), 1)), [""; 0]);
+        assert_eq!(found(Swarm::sabotaged(scenario, 1, Sabotage::WrongSignAfterWrap)), [law]);
+    }
 }
 
 #[test]
@@ -155,11 +157,14 @@ fn a_forgotten_deadline_is_found() {
 #[test]
 fn a_second_answer_to_one_request_is_found() {
     assert_found(calm, Sabotage::AnswersTwice, &["answered once", "everybody exchanges", "converged"]);
+    assert_found(calm, Sabotage::ChangesGamma, &["answered once"]);
 }
 
 #[test]
 fn a_trainer_that_waits_for_the_network_is_found() {
     assert_found(calm, Sabotage::TrainerWaits, &["training never waits"]);
+    // By its orders alone.
+    assert_found(calm, Sabotage::EndsToExchange, &["training never waits"]);
 }
 
 #[test]

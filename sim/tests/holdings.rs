@@ -115,3 +115,20 @@ fn a_fragment_is_never_left_to_liars() {
     }
     assert!(changes > 1000, "{changes}");
 }
+
+/// A point of a plot and the record at the same moment say the same of members that hold a part: what they do not hold, and
+/// nobody exchanges with them, is no loss of theirs.
+#[test]
+fn a_sample_looks_at_what_members_hold_as_a_record_does() {
+    let mut scenario = halves(4, GossipKind::Pairs);
+    for (host, held) in [(1, 0), (2, 1), (3, 1)] {
+        scenario.nodes[host].holding = Holding::of([held]);
+    }
+    let mut swarm = Swarm::new(scenario, 1);
+    swarm.run_until(seconds(60));
+    let (record, sample) = (swarm.record(), swarm.sample());
+    let losses: Vec<f64> = record.lives.iter().filter(|life| life.active).map(|life| life.loss).collect();
+    let mean = losses.iter().sum::<f64>() / losses.len() as f64;
+    assert_eq!(losses.len(), 4);
+    assert!((sample.loss - mean).abs() <= 1e-9 * mean, "{} instead of {mean}", sample.loss);
+}

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::Violation;
 use crate::record::Record;
 
-/// A node that still trains has exchanged within this: a few intervals, the deadline of one that was lost at the end of
-/// the faults, and the 25 s of silence at the end of a run.
-const SINCE_LAST_MAX: Duration = Duration::from_secs(75);
+/// A node that still trains has exchanged within this, up to the moment from which nobody begins an exchange: a few
+/// intervals, and the deadline of one that was lost at the end of the faults.
+const SINCE_LAST_MAX: Duration = Duration::from_secs(50);
 
 /// Checks that every honest node that takes part has exchanged lately, where there is somebody to exchange with. Liars are
 /// shut out, and rightly; and where the run is over there is nothing to exchange.

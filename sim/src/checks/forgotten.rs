@@ -10,12 +10,22 @@ use crate::record::Record;
 /// Clocks that run slow, and how far news of a member's last sign of life may lag behind: a share of the bound.
 const SLACK: f64 = 0.1;
 
+/// After so long everybody has forgotten.
+fn limit() -> Duration {
+    AGE_MAX.mul_f64(1.0 + SLACK)
+}
+
+/// Whether somebody could be remembered for too long: somebody ended that long ago.
+pub fn can_be_remembered_too_long(record: &Record) -> bool {
+    record.longest_dead > limit()
+}
+
 /// Checks the views at the end of a run.
 ///
 /// # Errors
 /// When somebody still knows a member that ended longer ago.
 pub fn forgotten(record: &Record) -> Result<(), Violation> {
-    let limit = AGE_MAX.mul_f64(1.0 + SLACK);
+    let limit = limit();
     if record.longest_remembered <= limit {
         return Ok(());
     }
@@ -33,5 +43,7 @@ mod tests {
         let remembered = |longest_remembered| Record { longest_remembered, ..Record::default() };
         assert_eq!(forgotten(&remembered(AGE_MAX)), Ok(()));
         assert!(forgotten(&remembered(AGE_MAX.mul_f64(1.2))).is_err());
+        let dead = |longest_dead| Record { longest_dead, ..Record::default() };
+        assert!(!can_be_remembered_too_long(&dead(AGE_MAX)) && can_be_remembered_too_long(&dead(AGE_MAX * 2)));
     }
 }

@@ -20,8 +20,8 @@ pub fn links_last(record: &Record) -> Result<(), Violation> {
     let (begun, on_links) = (record.exchanges.begun_anew, record.exchanges.on_links);
     let of_lives = record.lives.len() as u64 * record.fragments * REFERENCES_OF_A_LIFE;
     let liars = record.lives.iter().filter(|life| !life.is_honest).count() as u64;
-    // Both ends of what a liar starts and answers.
-    let of_liars = 4 * on_links * liars / record.lives.len().max(1) as u64;
+    // Of what a liar starts and answers: both ends of an exchange are in the number of merges.
+    let of_liars = 2 * on_links * liars / record.lives.len().max(1) as u64;
     if begun <= of_lives + on_links / MERGES_OF_A_REFERENCE + of_liars {
         return Ok(());
     }
@@ -39,6 +39,11 @@ mod tests {
         let mut record = Record { lives, fragments: 2, ..Record::default() };
         (record.exchanges.on_links, record.exchanges.begun_anew) = (10_000, 1200);
         assert_eq!(links_last(&record), Ok(()));
+        record.exchanges.begun_anew += 1;
+        assert!(links_last(&record).is_err());
+        record.lives[0].is_honest = false;
+        record.exchanges.begun_anew = 3200;
+        assert_eq!(links_last(&record), Ok(()), "one of ten takes part in a fifth of the exchanges");
         record.exchanges.begun_anew += 1;
         assert!(links_last(&record).is_err());
     }

@@ -1,9 +1,12 @@
 //! Law: invariant 5 of ten, "an exchange without wraps never drives a pair apart".
 //!
 //! Both models are compared as they were when they were encoded, so local steps on the way do not count. The distance
-//! may grow by the quantization error, at most one step in each coordinate.
+//! may grow by the quantization error, at most one step in each coordinate. Exchanges on links are not asked: of a
+//! difference they tell a sign alone, so that a pair may be further apart for a while. See
+//! [`toward_partner`](super::toward_partner) for theirs.
 
 use murmur_protocol::bulk::BLOCK;
+use murmur_protocol::numerics::CodeWidth;
 
 use super::Violation;
 use crate::record::ExchangeRecord;
@@ -14,11 +17,14 @@ const ROUNDING: f64 = 8.0 * f32::EPSILON as f64;
 /// Rounding of a difference that was read from codes, in steps: half a step on each side, and that of its factors.
 const READING_ERROR: f64 = 1.5;
 
-/// Checks one exchange of which both sides have merged.
+/// Checks one exchange of which both sides have merged; those on links are passed over.
 ///
 /// # Errors
 /// When the pair is further apart after it.
 pub fn pair_distance(exchange: &ExchangeRecord) -> Result<(), Violation> {
+    if exchange.starter.width == CodeWidth::One {
+        return Ok(());
+    }
     let [starter, responder] = &exchange.snapshots;
     let [to_starter, to_responder] = exchange.corrections.each_ref().map(|correction| correction.to_values());
     // A correction may cover a part of its model only, or be of a vector of another length.

@@ -1,6 +1,8 @@
 //! Law: invariant 7 of ten, "the local loop never waits for a message"; the first promise.
 //!
-//! A trainer's steps follow its own clock alone, whatever its peers and the network do.
+//! A trainer's steps follow its own clock alone, whatever its peers and the network do, and whatever its node orders: the
+//! steps expected are those that the time since the first beginning of training holds. Only pauses of the process are
+//! taken off, and what follows the end of the run, a leave, or the turn of a synchronous run to averaging at once.
 
 use super::Violation;
 use crate::record::Record;

@@ -280,6 +280,11 @@ impl Machine for Collectives {
         self.drain(world, to);
     }
 
+    fn lost(&mut self, world: &mut World, node: usize, dead: usize) {
+        self.members[node].collective.peer_lost(world.now(), id(dead));
+        self.drain(world, node);
+    }
+
     fn looked(&mut self, world: &mut World, node: usize) {
         self.members[node].collective.time_passed(world.now());
         self.drain(world, node);

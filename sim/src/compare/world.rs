@@ -87,6 +87,8 @@ pub(super) trait Machine {
     fn arrived(&mut self, world: &mut World, to: usize, from: usize, parcel: Parcel);
     /// Somebody has said something.
     fn heard(&mut self, _world: &mut World, _to: usize, _from: usize, _word: Word) {}
+    /// A node's connection to one that has died is gone: it knows after a while, as a daemon does.
+    fn lost(&mut self, _world: &mut World, _node: usize, _dead: usize) {}
     /// A deadline may be over.
     fn looked(&mut self, world: &mut World, node: usize);
     /// When to look at the latest.
@@ -106,6 +108,7 @@ enum What {
     Arrived { to: usize, from: usize, parcel: Box<Parcel> },
     Heard { to: usize, from: usize, word: Word },
     Again { to: usize, from: usize, parcel: Box<Parcel> },
+    Lost { node: usize, dead: usize },
     Look { node: usize, at: Time },
     FaultBegins,
     FaultEnds,
@@ -266,6 +269,12 @@ impl World {
                     self.send(from, to, *parcel);
                 }
             }
+            What::Lost { node, dead } => {
+                if self.is_alive(node) {
+                    machine.lost(self, node, dead);
+                    self.plan_look(machine, node);
+                }
+            }
             What::Look { node, at } => {
                 if self.nodes[node].looks_at == Some(at) && self.is_alive(node) {
                     self.nodes[node].looks_at = None;
@@ -302,6 +311,10 @@ impl World {
         dead.is_alive = false;
         dead.account.end(now.since_start().as_secs_f64());
         dead.account.sending -= unsent.as_secs_f64();
+        for living in self.living().collect::<Vec<_>>() {
+            let known = now + self.network.detection();
+            self.queue.push(known, What::Lost { node: living, dead: node });
+        }
     }
 
     fn plan_look(&mut self, machine: &dyn Machine, node: usize) {

@@ -14,11 +14,14 @@ pub(crate) struct StepClock {
     step_time: Duration,
     /// When the step under way ends; `None` while the trainer stands still.
     next_end: Option<Time>,
-    /// Steps that the time of training up to `counted_until` held.
+    /// Whether the trainer owes steps: it has begun, and nothing that may end its training has come. It still does while it
+    /// stands still for no good reason.
+    owes: bool,
+    /// Steps that the time in which it owed some held, up to `counted_until`.
     expected: f64,
     trained: Duration,
     counted_until: Time,
-    /// Pauses and ends of training.
+    /// Pauses, and ends of training with a reason.
     pub(crate) interruptions: u64,
 }
 
@@ -28,6 +31,7 @@ impl StepClock {
             planned,
             step_time: planned,
             next_end: None,
+            owes: false,
             expected: 0.0,
             trained: Duration::ZERO,
             counted_until: Time::ZERO,
@@ -50,18 +54,26 @@ impl StepClock {
 
     pub(crate) fn begin(&mut self, now: Time) {
         if self.next_end.is_none() {
+            self.count(now);
+            self.owes = true;
             self.next_end = Some(now + self.step_time);
-            self.counted_until = now;
         }
     }
 
     /// Ends training; the step under way counts for nothing. Steps up to `now` must have been taken.
     pub(crate) fn end(&mut self, now: Time) {
-        if self.next_end.is_some() {
-            self.count(now);
-            self.next_end = None;
+        self.stop(now);
+        if self.owes {
+            self.owes = false;
             self.interruptions += 1;
         }
+    }
+
+    /// The trainer stands still though nothing ends its training: the steps that it misses are still expected. Steps up to
+    /// `now` must have been taken.
+    pub(crate) fn stop(&mut self, now: Time) {
+        self.count(now);
+        self.next_end = None;
     }
 
     /// Takes the steps that have ended by `now` off; returns their number.
@@ -77,10 +89,10 @@ impl StepClock {
 
     /// The process stands still until `until`. Steps up to `now` must have been taken.
     pub(crate) fn pause(&mut self, now: Time, until: Time) {
-        if let Some(next_end) = self.next_end {
+        if self.owes {
             self.count(now);
             self.counted_until = self.counted_until.max(until);
-            self.next_end = Some(next_end.max(until));
+            self.next_end = self.next_end.map(|next_end| next_end.max(until));
             self.interruptions += 1;
         }
     }
@@ -96,16 +108,16 @@ impl StepClock {
         self.next_end = self.next_end.map(|end| begin + end.saturating_since(begin).mul_f64(change));
     }
 
-    /// The time of training up to `now`, pauses taken off.
+    /// The time up to `now` in which it owed steps, pauses taken off.
     pub(crate) fn trained(&self, now: Time) -> Duration {
         self.trained + self.running(now)
     }
 
     fn running(&self, now: Time) -> Duration {
-        if self.is_training() { now.saturating_since(self.counted_until) } else { Duration::ZERO }
+        if self.owes { now.saturating_since(self.counted_until) } else { Duration::ZERO }
     }
 
-    /// Steps that the time of training up to `now` held.
+    /// Steps that the time up to `now` held in which it owed some.
     pub(crate) fn expected(&self, now: Time) -> f64 {
         self.expected + self.running(now).as_secs_f64() / self.step_time.as_secs_f64()
     }
@@ -141,5 +153,22 @@ mod tests {
         let expected = 3.5 + 1.5 + 2.5;
         assert!((clock.expected(at(9000)) - expected).abs() < 1e-9, "{}", clock.expected(at(9000)));
         assert_eq!(clock.interruptions, 2);
+    }
+
+    #[test]
+    fn a_stop_without_a_reason_is_no_excuse() {
+        let mut clock = StepClock::new(Duration::from_millis(100));
+        clock.begin(at(0));
+        assert_eq!(clock.take_ended(at(250)), 2);
+        clock.stop(at(250));
+        assert_eq!(clock.take_ended(at(700)), 0);
+        clock.begin(at(700));
+        assert_eq!(clock.take_ended(at(1000)), 3);
+        assert!((clock.expected(at(1000)) - 10.0).abs() < 1e-9, "{}", clock.expected(at(1000)));
+        assert_eq!(clock.interruptions, 0);
+        clock.stop(at(1000));
+        clock.end(at(1200));
+        assert!((clock.expected(at(9000)) - 12.0).abs() < 1e-9, "its time goes on until there is a reason");
+        assert_eq!(clock.interruptions, 1);
     }
 }

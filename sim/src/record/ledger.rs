@@ -32,6 +32,8 @@ pub struct Totals {
     pub begun_anew: u64,
     /// Exchanges whose two corrections both became part of a model.
     pub pairs: u64,
+    /// Those among them that were complete in each second of the run, by second.
+    pub pairs_by_second: Vec<u64>,
     /// Corrections that became part of a model while the other side's did not.
     pub one_sided: Vec<MergeRecord>,
     /// Sum of all corrections that became part of a model, each once and times its own side's share of the joint
@@ -39,6 +41,13 @@ pub struct Totals {
     pub weighted: Vec<f64>,
     /// Sum of the lengths of all those corrections.
     pub way: f64,
+}
+
+impl Totals {
+    /// Exchanges that were complete in the second of `since`, or later.
+    pub fn pairs_since(&self, since: Time) -> u64 {
+        self.pairs_by_second.iter().skip(since.since_start().as_secs() as usize).sum()
+    }
 }
 
 /// What is known of one side.
@@ -110,6 +119,7 @@ impl Ledger {
                 let hosts = [pair.starter.host, pair.responder.host];
                 if !hosts.iter().any(|host| self.liars.contains(host)) {
                     verdicts.push(checks::pair_distance(&pair));
+                    verdicts.push(checks::toward_partner(&pair));
                 }
             }
             side.bulk = None;
@@ -166,6 +176,11 @@ impl Ledger {
         let alone = sides.into_iter().filter(|side| side.partner.is_none() && side.merge.landings > 0);
         self.gone.extend(alone.map(|side| side.merge));
         self.totals.pairs += 1;
+        let second = now.since_start().as_secs() as usize;
+        if self.totals.pairs_by_second.len() <= second {
+            self.totals.pairs_by_second.resize(second + 1, 0);
+        }
+        self.totals.pairs_by_second[second] += 1;
         self.finished.insert(exchange);
         self.finished_in_order.push_back((now, exchange));
     }

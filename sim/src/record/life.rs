@@ -35,9 +35,10 @@ pub struct LifeRecord {
     pub progress: f64,
     /// Time of one step, by the time that steps of this life took.
     pub step_time: Duration,
-    /// Steps that the time of training held, at the pace of its trainer; pauses of the process taken off.
+    /// Steps that the time since training first began held, at the pace of its trainer; pauses of the process taken off,
+    /// and the time after an end of training that has a reason. An end that its node orders while it trains has none.
     pub steps_expected: f64,
-    /// Pauses and ends of training: each may cost or give a part of a step.
+    /// Pauses, and ends of training with a reason: each may cost or give a part of a step.
     pub interruptions: u64,
     /// Corrections of the model that became part of it while it trained.
     pub corrections: u64,
@@ -49,12 +50,12 @@ pub struct LifeRecord {
     pub delay_rounds: f64,
     /// Rounds of the node, as long as it had them: the mean steps between exchanges that it starts.
     pub rounds: f64,
-    /// How long its trainer was ordered to train, pauses of the process taken off.
+    /// How long its trainer had to train, pauses of the process taken off.
     pub trained: Duration,
     /// Exchanges that it took part in, as its node tells.
     pub exchanges: u64,
     /// Peers connected now.
     pub connected: usize,
-    /// How long ago the last exchange ended well, or this life began.
+    /// How long ago the last exchange ended well, or this life began: from now, or from when nobody begins exchanges any more.
     pub last_exchange_ago: Duration,
 }

@@ -30,8 +30,8 @@ pub struct Sample {
     pub isolated: usize,
     /// Exchanges since the beginning that ended well, counted on both sides.
     pub exchanges_completed: u64,
-    /// Exchanges since the beginning that began and broke off, counted on both sides.
-    pub exchanges_failed: u64,
+    /// Sides of exchanges that began and gave up, since the beginning.
+    pub failed_sides: u64,
     /// What all hosts have sent since the beginning.
     pub traffic: Traffic,
 }

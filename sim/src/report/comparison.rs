@@ -29,12 +29,11 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// The means of a run.
+    /// The means of a run; not a number where no seed has come to its end.
     pub fn new(name: &str, report: &RunReport) -> Compared {
         let ended: Vec<&SeedReport> = report.seeds.iter().filter(|seed| !seed.series.is_empty()).collect();
-        let mean = |value: fn(&SeedReport) -> f64| {
-            ended.iter().map(|seed| value(seed)).sum::<f64>() / ended.len().max(1) as f64
-        };
+        let mean =
+            |value: fn(&SeedReport) -> f64| ended.iter().map(|seed| value(seed)).sum::<f64>() / ended.len() as f64;
         Compared {
             name: name.to_owned(),
             seeds: ended.len(),
@@ -83,5 +82,25 @@ pub fn comparison(runs: &[Compared]) -> Table {
 }
 
 fn ratio(value: f64, first: f64) -> String {
-    if first == 0.0 { "–".to_owned() } else { format!("×{:.3}", value / first) }
+    // Of nothing, or where a run has no number.
+    let ratio = value / first;
+    if ratio.is_finite() { format!("×{ratio:.3}") } else { "–".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Point, Summary};
+
+    #[test]
+    fn a_run_of_which_no_seed_has_ended_is_not_the_best() {
+        let summary = Summary { loss: 2.0, ..Summary::default() };
+        let ended = SeedReport { summary, series: vec![Point::default()], ..SeedReport::default() };
+        let report = |seed| RunReport { seeds: vec![seed], ..RunReport::default() };
+        let runs = [Compared::new("a", &report(ended)), Compared::new("b", &report(SeedReport::default()))];
+        assert!(runs[0].loss == 2.0 && runs[1].loss.is_nan());
+        let lines = comparison(&runs).lines();
+        let loss = lines.iter().find(|line| line.starts_with("loss, mean")).expect("a row");
+        assert!(loss.ends_with("NaN      –"), "{loss}");
+    }
 }

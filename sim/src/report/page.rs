@@ -150,6 +150,13 @@ fn section(page: &mut String, report: &RunReport, seed: &SeedReport, replay: &st
     let held: Vec<&str> =
         seed.verdicts.iter().filter(|verdict| verdict.finding.is_none()).map(|verdict| &*verdict.check).collect();
     let _ = writeln!(page, "<p class=\"soft\">Holds: {}.</p>", escaped(&held.join(", ")));
+    if !seed.not_asked.is_empty() {
+        let _ = writeln!(
+            page,
+            "<p class=\"soft\">Not asked, as this run cannot fail: {}.</p>",
+            escaped(&seed.not_asked.join(", "))
+        );
+    }
     if !seed.drawn.is_empty() {
         let drawn: Vec<String> = seed.drawn.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         let _ = writeln!(page, "<p class=\"soft\">Drawn: {}.</p>", escaped(&drawn.join(", ")));

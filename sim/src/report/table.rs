@@ -91,7 +91,7 @@ impl Table {
     }
 }
 
-/// How often each check was asked, and how often it failed.
+/// How often each check was asked, and how often it failed; those last that no run could fail.
 pub fn check_counts(report: &RunReport) -> Table {
     let mut table = Table::new(&["check", "seeds", "fail"]);
     let mut checks: Vec<&str> = Vec::new();
@@ -99,6 +99,13 @@ pub fn check_counts(report: &RunReport) -> Table {
     for verdict in verdicts() {
         if !checks.contains(&verdict.check.as_str()) {
             checks.push(&verdict.check);
+        }
+    }
+    for seed in &report.seeds {
+        for check in &seed.not_asked {
+            if !checks.contains(&check.as_str()) {
+                checks.push(check);
+            }
         }
     }
     for check in checks {
@@ -134,7 +141,7 @@ pub fn summary(report: &RunReport) -> Table {
     row("disagreement when learning ends", number, &|seed| seed.summary.disagreement);
     row("disagreement after the calm, worst", number, &|seed| seed.summary.worst_disagreement_at_end);
     row("exchanges completed", count, &|seed| seed.summary.exchanges_completed as f64);
-    row("exchanges failed", count, &|seed| seed.summary.exchanges_failed as f64);
+    row("sides of exchanges that gave up", count, &|seed| seed.summary.failed_sides as f64);
     row("control messages / node and round", number, &|seed| seed.summary.control_messages_per_node_and_round);
     row("control bytes / node and round", bytes, &|seed| seed.summary.control_bytes_per_node_and_round);
     row("payload bytes / node and round", bytes, &|seed| seed.summary.payload_bytes_per_node_and_round);
@@ -164,6 +171,7 @@ pub fn count(value: f64) -> String {
 /// Bytes for people.
 pub fn bytes(value: f64) -> String {
     match value {
+        _ if !value.is_finite() => value.to_string(),
         _ if value < 1e3 => format!("{value:.0} B"),
         _ if value < 1e6 => format!("{:.1} kB", value / 1e3),
         _ if value < 1e9 => format!("{:.1} MB", value / 1e6),
@@ -220,5 +228,6 @@ mod tests {
         let shown: Vec<String> = [0.0, 1e-7, 0.012_345, 12.3456, 1234.5, 5e9].map(number).into();
         assert_eq!(shown, ["0", "1.00e-7", "0.01235", "12.346", "1234", "5.00e9"]);
         assert_eq!([999.0, 1500.0, 2.5e6, 3e9].map(bytes), ["999 B", "1.5 kB", "2.5 MB", "3.00 GB"]);
+        assert_eq!(bytes(f64::NAN), "NaN");
     }
 }

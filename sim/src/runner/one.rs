@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::verdicts::verdicts;
+use super::verdicts::{Verdicts, verdicts};
 use crate::Swarm;
 use crate::file::{Plan, ScenarioFile};
 use crate::report::{Point, SeedReport, Summary, Verdict, changes, windows};
@@ -61,14 +61,17 @@ fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicB
     }
     let record = swarm.record();
     let (digest, entries) = swarm.fingerprint();
+    let Verdicts { verdicts, not_asked } = verdicts(plan, &record);
+    let rounds = record.lives.iter().map(|life| life.rounds).sum();
     let report = SeedReport {
         seed: plan.seed,
         nodes: plan.scenario.nodes.len(),
         drawn: plan.drawn.clone(),
         faults_end_seconds: plan.faults_end.as_secs_f64(),
         windows: windows(plan),
-        verdicts: verdicts(plan, &record),
-        summary: Summary::new(plan, &series),
+        verdicts,
+        not_asked,
+        summary: Summary::new(plan, &series, rounds),
         series,
         trace_entries: entries,
         trace_digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),

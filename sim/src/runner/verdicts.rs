@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use murmur_protocol::Time;
 
-use crate::checks::{Violation, liveness, nothing_one_sided, safety};
+use crate::checks::{Violation, can_be_remembered_too_long, liveness, nothing_one_sided, safety};
 use crate::file::Plan;
 use crate::record::Record;
 use crate::report::Verdict;
 
 /// What [`safety`] asks, in the order of a reader's interest.
-const SAFETY: [&str; 14] = [
+const SAFETY: [&str; 18] = [
     "training never waits",
     "exactly once",
     "answered once",
@@ -18,11 +18,15 @@ const SAFETY: [&str; 14] = [
     "mean preserved",
     "crash shift",
     "pair distance",
+    "toward the partner",
     "step bounded",
     "loop gain",
     "bounded",
     "bounded views",
     "forgotten",
+    "links last",
+    "only held",
+    "one replica",
     "left alone",
     "nobody accused",
 ];
@@ -39,22 +43,52 @@ const SETTLED_SHARE_MAX: f64 = 0.05;
 /// that 160 seeds show.
 const ONE_SIDED_SHARE_MAX: f64 = 0.01;
 
-/// So long after the faults, everything that they have broken off is over.
+/// So long after the faults, everything that they have broken off is over; half of a shorter calm must do.
 const AFTERMATH: Duration = Duration::from_secs(60);
 
-/// Asks every check that holds for runs of this kind: a verdict for each.
-pub(super) fn verdicts(plan: &Plan, record: &Record) -> Vec<Verdict> {
+/// What the checks say.
+pub(super) struct Verdicts {
+    /// Of those that were asked.
+    pub(super) verdicts: Vec<Verdict>,
+    /// Names of those that could not fail in this run.
+    pub(super) not_asked: Vec<String>,
+}
+
+/// Asks every check that holds for runs of this kind: a verdict for each that can fail.
+pub(super) fn verdicts(plan: &Plan, record: &Record) -> Verdicts {
     let expectations = &plan.expectations;
-    let asked: Vec<&str> = SAFETY.iter().chain(&LIVENESS).copied().collect();
     let mut found = safety(record, plan.scenario.layout().parameters());
     // Once a run is over, nothing brings models nearer that count as one.
     let settled = record.end.map_or(0.0, |end| SETTLED_SHARE_MAX * end.disagreement);
     let disagreement_max = expectations.disagreement_max.max(settled);
     found.extend(liveness(record, expectations.present.len(), disagreement_max));
-    let (since, allowed) =
-        if expectations.lossless { (Duration::ZERO, 0.0) } else { (plan.faults_end + AFTERMATH, ONE_SIDED_SHARE_MAX) };
-    found.extend(nothing_one_sided(record, Time::from_start(since), allowed).err());
-    verdicts_of(&asked, found)
+    let (since, allowed) = if expectations.lossless {
+        (Duration::ZERO, 0.0)
+    } else {
+        (plan.faults_end + aftermath(plan), ONE_SIDED_SHARE_MAX)
+    };
+    let since = Time::from_start(since);
+    found.extend(nothing_one_sided(record, since, allowed).err());
+    let totals = &record.exchanges;
+    let cannot_fail = [
+        ("forgotten", !can_be_remembered_too_long(record)),
+        ("pair distance", totals.on_links == totals.merges),
+        ("toward the partner", totals.on_links == 0),
+        ("links last", totals.on_links == 0),
+        ("one replica", !plan.scenario.synchronous.is_on()),
+        ("nothing one-sided", totals.pairs_since(since) == 0),
+    ];
+    let is_not_asked = |check: &str| {
+        let cannot = cannot_fail.iter().any(|(name, cannot)| *name == check && *cannot);
+        cannot && found.iter().all(|violation| violation.check != check)
+    };
+    let (not_asked, asked): (Vec<&str>, Vec<&str>) =
+        SAFETY.iter().chain(&LIVENESS).copied().partition(|check| is_not_asked(check));
+    Verdicts { not_asked: not_asked.into_iter().map(str::to_owned).collect(), verdicts: verdicts_of(&asked, found) }
+}
+
+fn aftermath(plan: &Plan) -> Duration {
+    AFTERMATH.min(plan.averaging_ends.saturating_sub(plan.faults_end) / 2)
 }
 
 /// A violation of a check that is not in the list must not be lost.
@@ -68,6 +102,27 @@ fn verdicts_of(asked: &[&str], found: Vec<Violation>) -> Vec<Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::{ScenarioFile, built_in};
+
+    #[test]
+    fn what_cannot_fail_is_not_asked() {
+        let text = built_in("everything").expect("a built-in scenario").text;
+        let plan = toml::from_str::<ScenarioFile>(text).expect("it parses").draw(0);
+        let mut record = Record::default();
+        let expected =
+            ["pair distance", "toward the partner", "links last", "one replica", "forgotten", "nothing one-sided"];
+        assert_eq!(sorted(verdicts(&plan, &record).not_asked), sorted(expected.map(str::to_owned).into()));
+        record.longest_dead = plan.end * 10;
+        (record.exchanges.merges, record.exchanges.pairs_by_second) = (2, vec![1; plan.end.as_secs() as usize]);
+        let Verdicts { verdicts, not_asked } = verdicts(&plan, &record);
+        assert_eq!(not_asked, ["toward the partner", "links last", "one replica"]);
+        assert_eq!(verdicts.len() + not_asked.len(), SAFETY.len() + LIVENESS.len());
+    }
+
+    fn sorted(mut names: Vec<String>) -> Vec<String> {
+        names.sort();
+        names
+    }
 
     #[test]
     fn every_violation_becomes_a_verdict_even_of_an_unlisted_check() {

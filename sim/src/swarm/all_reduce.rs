@@ -22,13 +22,14 @@ impl Swarm {
     /// From now on the trainer computes what it is asked for, or steps by itself.
     pub(super) fn average(&mut self, index: HostIndex, scheme: Scheme) {
         self.catch_up(index);
-        let now = self.queue.now();
+        let (now, is_synchronous) = (self.queue.now(), self.scenario.synchronous.is_on());
         let Some(host) = self.hosts[index].as_mut() else { return };
         host.scheme = scheme;
         // What was to be contributed is void.
         host.contribution += 1;
         match scheme {
-            Scheme::AllReduce => host.step_clock.end(now),
+            Scheme::AllReduce if is_synchronous => host.step_clock.end(now),
+            Scheme::AllReduce => host.step_clock.stop(now),
             Scheme::Pairs if host.trainer.is_training => host.step_clock.begin(now),
             Scheme::Pairs => {}
         }

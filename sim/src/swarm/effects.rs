@@ -257,7 +257,7 @@ impl Swarm {
                 if let Some(exchange) = host.name_of(peer, accept.exchange) {
                     host.declare(exchange, partner, f64::from(accept.standing.clip));
                 }
-                Some((accept.exchange, u64::from(accept.starter_share.to_bits())))
+                Some((accept.exchange, digest_of(&message)))
             }
             _ => None,
         };
@@ -416,4 +416,10 @@ impl Swarm {
         }
         self.history.note(at, index, notice);
     }
+}
+
+/// Of every word of a message.
+fn digest_of(message: &Message) -> u64 {
+    let hash = blake3::hash(&codec::encode(message));
+    u64::from_le_bytes(std::array::from_fn(|index| hash.as_bytes()[index]))
 }

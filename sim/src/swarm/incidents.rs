@@ -43,6 +43,11 @@ impl Swarm {
             Incident::StopReporting => {
                 self.catch_up_everywhere();
                 self.is_reporting = false;
+                self.reports_end = Some(self.queue.now());
+                for host in self.hosts.iter_mut().flatten() {
+                    host.measure_node(&mut self.history.peaks);
+                    host.tally.counts_rounds = false;
+                }
             }
             Incident::Holds(host, holding) => self.hold(host, holding),
             Incident::Finish { at, steps } => self.finish(at, steps),

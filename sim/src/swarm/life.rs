@@ -59,7 +59,7 @@ impl Swarm {
         };
         let node = Core::new(config, peer, self.layout.clone(), life_seed, shown, self.sabotage);
         let mut host = Host::new((index, life), peer, node, trainer, &plan, now);
-        host.liar = plan.lie.map(|lie| Box::new(Liar::new(lie, self.seed, index, self.scenario.parameters)));
+        host.liar = plan.lie.map(|lie| Box::new(Liar::new(lie, self.seed, index, self.layout.parameters())));
         self.hosts[index] = Some(Box::new(host));
         if self.disks[index].is_read {
             self.queue.push(now + self.scenario.checkpoint_period, Happening::Checkpoint { host: index, life });
@@ -88,7 +88,7 @@ impl Swarm {
         // The step that it was about to end counts for nothing.
         dead.end_training(now);
         dead.measure_node(&mut self.history.peaks);
-        self.dead.push(dead.record(now, false, &self.objective, None));
+        self.dead.push(dead.record((now, now), false, &self.objective, None));
         self.paused_until[index] = Time::ZERO;
         for (_, link) in &dead.links {
             self.break_link(*link);
@@ -155,5 +155,28 @@ impl Swarm {
         if saved.is_some() {
             self.disks[index].saved = saved;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::Snapshot;
+    use murmur_protocol::manifest::TransformerModel;
+
+    use super::*;
+    use crate::{Lie, Scenario, TrainerSpec, TransformerSpec};
+
+    #[test]
+    fn a_liar_shows_all_of_a_transformer() {
+        let model =
+            TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 32, context: 32, ..Default::default() };
+        let trainer = TrainerSpec::Transformer(TransformerSpec { model, ..TransformerSpec::default() });
+        let mut scenario = Scenario { trainer, ..Scenario::calm(2) };
+        scenario.nodes[0].lie = Some(Lie::Stealth);
+        let mut swarm = Swarm::new(scenario, 1);
+        swarm.run_until(Duration::ZERO);
+        let truth = Snapshot::from(vec![1.0; swarm.layout.parameters()]);
+        let liar = swarm.hosts[0].as_mut().and_then(|host| host.liar.as_mut()).expect("it deceives");
+        assert_eq!(liar.shows(&truth).values().len(), truth.values().len());
     }
 }

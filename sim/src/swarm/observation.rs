@@ -1,5 +1,8 @@
 //! Looking at a swarm from outside: records for checks, samples for plots.
 
+use std::borrow::Cow;
+use std::time::Duration;
+
 use super::Swarm;
 use crate::host::Host;
 use crate::record::{Record, Sample, Spread, Traffic};
@@ -16,20 +19,29 @@ impl Swarm {
         let known = honest.flat_map(|host| host.node.status().known);
         let ended = known.filter_map(|known| self.ended_at.get(&known.peer));
         let longest_remembered = ended.map(|at| now.saturating_since(*at)).max().unwrap_or_default();
-        let is_whole = |host: &Host| {
-            let held = host.trainer.held().iter().map(ExactSizeIterator::len).sum::<usize>();
-            host.liar.is_none() && host.trainer.has_model && held == self.fragments.parameters()
-        };
-        let whole = self.hosts.iter().flatten().find(|host| is_whole(host)).map(|host| host.trainer.values());
+        let exchanged_until = self.reports_end.unwrap_or(now);
+        let first_end = self.ended_at.values().min();
+        let whole = self.whole();
         let whole = whole.as_deref();
-        let living = self.hosts.iter().flatten().map(|host| host.record(now, true, &self.objective, whole));
+        let living =
+            self.hosts.iter().flatten().map(|host| host.record((now, exchanged_until), true, &self.objective, whole));
         Record {
             lives: self.dead.iter().cloned().chain(living).collect(),
             fragments: self.fragments.count().into(),
             exchanges: self.ledger.totals(),
             longest_remembered,
+            longest_dead: first_end.map_or(Duration::ZERO, |at| now.saturating_since(*at)),
             ..self.history.clone()
         }
+    }
+
+    /// The model of an honest host that holds all of it.
+    fn whole(&self) -> Option<Cow<'_, [f32]>> {
+        let is_whole = |host: &Host| {
+            let held = host.trainer.held().iter().map(ExactSizeIterator::len).sum::<usize>();
+            host.liar.is_none() && host.trainer.has_model && held == self.fragments.parameters()
+        };
+        self.hosts.iter().flatten().find(|host| is_whole(host)).map(|host| host.trainer.values())
     }
 
     /// The largest Euclidean distance of an honest model from their mean, as of the steps that were caught up with.
@@ -52,7 +64,8 @@ impl Swarm {
         let values: Vec<_> = honest().map(|host| (host.trainer.values(), host.trainer.held())).collect();
         let models: Vec<_> = values.iter().map(|(values, held)| (&values[..], *held)).collect();
         let spread = Spread::of(&models);
-        let losses: Vec<f64> = honest().map(|host| self.objective.loss(&host.trainer.values())).collect();
+        let whole = self.whole();
+        let losses: Vec<f64> = honest().map(|host| host.loss(&self.objective, whole.as_deref())).collect();
         let mean = |sum: f64| if models.is_empty() { 0.0 } else { sum / models.len() as f64 };
         let mut sample = Sample {
             at: self.now(),
@@ -72,7 +85,7 @@ impl Swarm {
             connected: running().map(|host| host.connected()).sum(),
             isolated: running().filter(|host| host.links.is_empty()).count(),
             exchanges_completed: self.exchanges.0,
-            exchanges_failed: self.exchanges.1,
+            failed_sides: self.exchanges.1,
             ..Sample::default()
         };
         self.history.traffic.iter().for_each(|traffic| sample.traffic += *traffic);

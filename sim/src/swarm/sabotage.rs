@@ -12,7 +12,7 @@ use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::numerics::{Buffers, Encoded, MergeJob, MergeRole, Merged, merge};
 use murmur_protocol::{
     Config, Correction, Counts, Effect, Event, Message, Misbehaviour, ModelLayout, NetworkOrder, Node, Notice, PeerId,
-    Status, Time, TrainerOrder, WorkerOrder, message::KnownPeer,
+    Phase, Status, Time, TrainerOrder, WorkerOrder, message::KnownPeer,
 };
 
 /// A mistake, made by all nodes of a swarm alike.
@@ -30,8 +30,12 @@ pub enum Sabotage {
     ForgetsDeadlines,
     /// A proposal is accepted a second time, on other terms.
     AnswersTwice,
+    /// A proposal is accepted a second time, with the same share and another γ.
+    ChangesGamma,
     /// The trainer waits while an exchange of its node is under way.
     TrainerWaits,
+    /// The node ends training with each proposal, and begins it again when an exchange is over.
+    EndsToExchange,
     /// Members are never forgotten.
     UnboundedView,
     /// The two sides of an exchange round differently.
@@ -166,21 +170,36 @@ impl Core {
             (Some(Sabotage::IgnoresDigests), Effect::Worker(WorkerOrder::Merge { job, .. })) => ignore_digest(job),
             (Some(Sabotage::NeverClips), Effect::Worker(WorkerOrder::Merge { job, .. })) => job.clip = f64::MAX,
             (Some(Sabotage::CorrectsLate), Effect::Worker(WorkerOrder::Merge { job, .. })) => job.gamma = FULL_GAMMA,
-            (_, Effect::Network(NetworkOrder::Send { message: Message::Propose(_), .. })) => self.is_exchanging = true,
+            (_, Effect::Network(NetworkOrder::Send { message: Message::Propose(_), .. })) => {
+                self.is_exchanging = true;
+                self.train(TrainerOrder::End);
+            }
             (_, Effect::Notice(Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. })) => {
                 self.is_exchanging = false;
+                self.train(TrainerOrder::Begin);
             }
             (
-                Some(Sabotage::AnswersTwice),
+                Some(sabotage @ (Sabotage::AnswersTwice | Sabotage::ChangesGamma)),
                 Effect::Network(NetworkOrder::Send { peer, message: Message::Accept(accept) }),
             ) => {
                 let mut second = accept.clone();
-                second.starter_share *= 0.9;
+                let changed = match sabotage {
+                    Sabotage::ChangesGamma => &mut second.standing.gamma,
+                    _ => &mut second.starter_share,
+                };
+                *changed *= 0.9;
                 self.extra.push(Effect::Network(NetworkOrder::Send { peer: *peer, message: Message::Accept(second) }));
             }
             _ => {}
         }
         Some(effect)
+    }
+
+    /// Of [`Sabotage::EndsToExchange`].
+    fn train(&mut self, order: TrainerOrder) {
+        if self.is(Sabotage::EndsToExchange) && self.node.counts().phase == Phase::Training {
+            self.extra.push(Effect::Trainer(order));
+        }
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {

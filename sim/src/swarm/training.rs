@@ -32,7 +32,7 @@ impl Swarm {
         self.catch_up(index);
         let now = self.queue.now();
         if let Some(host) = self.hosts[index].as_mut() {
-            host.end_training(now);
+            host.end_as_ordered(now);
         }
         self.schedule_trainer(index);
         self.set_idle_boundary(index);
