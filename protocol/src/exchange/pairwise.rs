@@ -471,8 +471,7 @@ impl Pairwise {
         self.averaging.cadence.interval()
     }
 
-    /// Exchanges of our own at the end of a run, of such fragments: so many of each, for what was not exchanged is as far from
-    /// others as training left it.
+    /// Own exchanges at the end of a run: so many of each of these fragments. What was not exchanged is as training left it.
     pub(crate) fn final_exchanges(&self, of: impl Fn(u16) -> bool) -> u32 {
         let fragments = self.fragments().iter().filter(|fragment| of(**fragment));
         self.averaging.gossip.final_exchanges * fragments.count() as u32
