@@ -139,7 +139,7 @@ fn a_wrong_sign_after_a_wrap_is_found() {
     };
     // On a link what was turned around has other steps, with which it is longer as well.
     let on_link = ["toward the partner", "step bounded"];
-    for (scenario, laws) in [(calm(), &["pair distance"][..]), (linked(), &on_link)] {
+    for (scenario, laws) in [(calm(), &["pair distance"][..]), (linked(), &on_link[..])] {
         assert_eq!(found(Swarm::new(scenario.clone(), 1)), [""; 0]);
         assert_eq!(found(Swarm::sabotaged(scenario, 1, Sabotage::WrongSignAfterWrap)), laws);
     }
