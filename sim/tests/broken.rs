@@ -137,9 +137,11 @@ fn a_wrong_sign_after_a_wrap_is_found() {
         let found = safety(&swarm.record(), 100);
         found.iter().map(|violation| violation.check).collect::<Vec<_>>()
     };
-    for (scenario, law) in [(calm(), "pair distance"), (linked(), "toward the partner")] {
+    // On a link what was turned around has other steps, with which it is longer as well.
+    let on_link = ["toward the partner", "step bounded"];
+    for (scenario, laws) in [(calm(), &["pair distance"][..]), (linked(), &on_link[..])] {
         assert_eq!(found(Swarm::new(scenario.clone(), 1)), [""; 0]);
-        assert_eq!(found(Swarm::sabotaged(scenario, 1, Sabotage::WrongSignAfterWrap)), [law]);
+        assert_eq!(found(Swarm::sabotaged(scenario, 1, Sabotage::WrongSignAfterWrap)), laws);
     }
 }
 
@@ -157,7 +159,7 @@ fn a_forgotten_deadline_is_found() {
 #[test]
 fn a_second_answer_to_one_request_is_found() {
     assert_found(calm, Sabotage::AnswersTwice, &["answered once", "everybody exchanges", "converged"]);
-    assert_found(calm, Sabotage::ChangesGamma, &["answered once"]);
+    assert_found(calm, Sabotage::ChangesGamma, &["answered once", "everybody exchanges", "converged"]);
 }
 
 #[test]
