@@ -417,6 +417,35 @@ fn a_partner_that_is_far_off_loses_trust_however_long_training_has_gone_on() {
     }
 }
 
+/// Quiet hours are no fault: who trains through a night by itself has gone its own way.
+#[test]
+fn who_has_rested_for_long_keeps_its_trust() {
+    for rests in [true, false] {
+        let mut pair = Pair::new();
+        let exchange = |pair: &mut Pair, offset: f32| {
+            for side in 0..2 {
+                pair.sides[1].model = pair.sides[0].model.iter().map(|value| value + offset).collect();
+                pair.train(side, 4);
+                pair.deliver_all();
+            }
+            pair.wait(Duration::from_secs(10));
+        };
+        (0..16).for_each(|_| exchange(&mut pair, 0.1));
+        if rests {
+            pair.tell(1, Event::RestBegan);
+            pair.train(0, 4);
+            let proposal = pair.proposal(0);
+            pair.arrive(0, proposal);
+            pair.deliver_all();
+        }
+        pair.wait(Duration::from_secs(3600));
+        pair.tell(1, Event::RestEnded);
+        // Few rounds went by, of which a partner of the night is excused a third.
+        (0..2).for_each(|_| exchange(&mut pair, 1.0));
+        assert_eq!(pair.sides[0].node.status().distrusted.is_empty(), rests);
+    }
+}
+
 #[test]
 fn an_answer_that_is_out_of_range_ends_the_exchange_and_is_counted() {
     let spoil: [fn(&mut Accept); 4] = [

@@ -8,7 +8,7 @@ use murmur_protocol::*;
 use crate::driven::{Driven, propose, proposes, standing};
 
 #[test]
-fn a_resting_driventrains_on_and_starts_no_exchange_until_its_rest_is_over() {
+fn a_resting_node_trains_on_and_starts_no_exchange_until_its_rest_is_over() {
     let mut driven = Driven::new(Start::WithModel);
     driven.tell(Event::RestBegan);
     assert!(driven.node.status().is_resting);
@@ -22,7 +22,7 @@ fn a_resting_driventrains_on_and_starts_no_exchange_until_its_rest_is_over() {
 }
 
 #[test]
-fn a_resting_drivenasks_to_be_left_alone_for_a_while_and_gives_no_model() {
+fn a_resting_node_asks_to_be_left_alone_for_a_while_and_gives_no_model() {
     let mut driven = Driven::new(Start::WithModel);
     driven.tell(Event::RestBegan);
     let effects = driven.hear(propose(1, 16, standing()));
@@ -66,7 +66,7 @@ fn a_resting_joiner_asks_nobody_and_does_not_wake_up_for_nothing() {
 }
 
 #[test]
-fn a_resting_drivenat_the_end_of_its_run_does_not_wait_for_last_exchanges() {
+fn a_resting_node_at_the_end_of_its_run_does_not_wait_for_last_exchanges() {
     let mut driven = Driven::new(Start::WithModel);
     driven.tell(Event::RestBegan);
     let effects = driven.tell(Event::TrainingCompleted(TrainingReport { steps: 200, ..TrainingReport::default() }));

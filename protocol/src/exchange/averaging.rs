@@ -189,6 +189,18 @@ impl Averaging {
         self.reunions.on_return(now, peer, away, away.as_secs_f64() / self.round_seconds());
     }
 
+    /// A peer says that it rests.
+    pub(crate) fn on_rest(&mut self, now: Time, peer: PeerId) {
+        self.reunions.on_rest(now, peer);
+    }
+
+    /// A peer takes part in an exchange: where it has rested, its model went its own way.
+    pub(crate) fn on_takes_part(&mut self, now: Time, peer: PeerId) {
+        if let Some(rested) = self.reunions.take_rest(now, peer).filter(|rested| *rested >= self.apart_after()) {
+            self.reunions.on_rest_over(peer, rested, rested.as_secs_f64() / self.round_seconds());
+        }
+    }
+
     /// How long a peer must have been out of reach for its model to have gone its own way.
     pub(crate) fn apart_after(&self) -> Duration {
         let most = AWAY_COUNTS_AFTER.as_secs_f64();

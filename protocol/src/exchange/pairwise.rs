@@ -3,16 +3,17 @@
 //! Facts come in, orders go out by the outbox, and [`Pairwise::next_deadline`] says when time alone matters. The node
 //! decides whom to ask and when nothing is to be exchanged; how an exchange goes is decided here.
 
+mod probing;
+
 use std::f64::consts::SQRT_2;
 use std::time::Duration;
 
 use super::averaging::{Averaging, LINK_INFLUENCE_MIN};
 use super::last_merges::LastMerges;
-use super::outcome::{Ended, Outcome, Probed, Way};
+use super::outcome::{Ended, Outcome, Way};
 use super::responder::{Admission, Responder};
 use super::starter::Starter;
 use super::turns::Turns;
-use crate::bounds::*;
 use crate::bulk::Payload;
 use crate::config::Config;
 use crate::effect::{TrainerOrder, TransferId};
@@ -124,6 +125,7 @@ impl Pairwise {
     ) {
         let goes_first = || self.starter.goes_first(self.me, peer).then_some(RejectReason::Busy);
         admission.refuse = admission.refuse.or_else(goes_first);
+        self.averaging.on_takes_part(now, peer);
         self.responder.on_propose(now, peer, propose, admission, (&mut self.averaging, reputation), out);
     }
 
@@ -136,11 +138,15 @@ impl Pairwise {
         accept: &Accept,
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
+        self.averaging.on_takes_part(now, peer);
         self.starter.on_accept(now, peer, accept, &mut self.averaging, out)
     }
 
     /// Returns how long the partner wants to be left alone.
     pub(crate) fn on_reject(&mut self, now: Time, peer: PeerId, reject: &Reject, out: &mut Outbox) -> Option<Duration> {
+        if reject.reason == RejectReason::Resting {
+            self.averaging.on_rest(now, peer);
+        }
         self.starter.on_reject(now, peer, reject, &mut self.averaging, out)
     }
 
@@ -404,30 +410,6 @@ impl Pairwise {
     /// outlier. `others`: how many members of the swarm this node knows of.
     pub(crate) fn progress_missed(&self, others: impl Fn() -> usize) -> Option<f64> {
         self.averaging.progress_missed(others)
-    }
-
-    /// Whether a probe shows a model of this swarm.
-    pub(crate) fn is_near(&self, probed: Probed) -> bool {
-        let Probed { distance, norm, partner_clip, progress_difference } = probed;
-        let near = SPOT_CHECK_FACTOR * partner_clip;
-        // The donor's model has aged on its way. By how much it says itself, so that this must be plausible, and what is no
-        // model of this run is not near at any age: it is at least its own length away.
-        let rounds = progress_difference.abs() / self.averaging.cadence.interval();
-        let allowed = near.max((near * (1.0 + rounds)).min(AGED_SHARE * norm));
-        // The grid of a check comes from the copy itself and reaches 32 times its values, so a block beyond it is none of
-        // this run's.
-        let is_close = distance.is_some_and(|it| it <= allowed || partner_clip == 0.0);
-        is_close && !self.averaging.is_progress_odd(progress_difference)
-    }
-
-    /// The clip norm to begin with, where enough members find the copied model near.
-    pub(crate) fn believed_clip(&self, probed: Probed) -> f64 {
-        probed.believed_clip(self.averaging.gossip.clip_factor)
-    }
-
-    /// How long unanswered probes are repeated.
-    pub(crate) fn probe_timeout(&self) -> Duration {
-        CHECKS_UNANSWERED_MAX * self.averaging.timeout.short_limit()
     }
 
     /// The model was copied: its weight begins small. `clip`: what a second peer lets in, where one was asked.

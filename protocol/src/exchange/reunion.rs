@@ -20,6 +20,10 @@ const ROUNDS_PER_EXCHANGE: f64 = 3.0;
 /// As long as a peer comes nearer it is not judged, but not for longer than this.
 const EXCHANGES_MAX: u32 = 40;
 
+/// A peer is excused so many times more than it is judged: one that leaves and comes back again and again would never be (a
+/// guess: two long reunions).
+const EXCUSES_MAX: u32 = 2 * EXCHANGES_MAX;
+
 /// Exchanges in which a peer that has come nearer may come nearer again: its distance falls by fits and starts.
 const NEARER_AGAIN_WITHIN: u32 = 4;
 
@@ -28,10 +32,14 @@ const NEARER_AGAIN_WITHIN: u32 = 4;
 pub(super) struct Reunions {
     /// Peers that have come back, at most [`CONNECTIONS_MAX`].
     peers: BTreeMap<PeerId, Reunion>,
+    /// Since when peers have said that they rest, at most [`CONNECTIONS_MAX`].
+    resting: BTreeMap<PeerId, Time>,
     /// The last split of the swarm.
     split: Option<Split>,
     /// When each peer's model was last merged, at most [`CONNECTIONS_MAX`].
     merged_at: BTreeMap<PeerId, Time>,
+    /// By how much peers were excused more often than judged; at most twice [`CONNECTIONS_MAX`].
+    excuses: BTreeMap<PeerId, u32>,
     /// Exchanges in which nobody is judged, for this node itself stood still.
     own_left: u32,
 }
@@ -73,6 +81,23 @@ impl Reunions {
         self.expect(peer, away, exchanges);
     }
 
+    /// A connected peer says that its owner wants the network left alone: it trains on by itself.
+    pub(super) fn on_rest(&mut self, now: Time, peer: PeerId) {
+        if self.resting.len() < CONNECTIONS_MAX {
+            self.resting.entry(peer).or_insert(now);
+        }
+    }
+
+    /// A peer takes part. Returns for how long it has rested, where it has.
+    pub(super) fn take_rest(&mut self, now: Time, peer: PeerId) -> Option<Duration> {
+        self.resting.remove(&peer).map(|since| now - since)
+    }
+
+    /// A peer is back that has rested for so many rounds. Of others that says nothing.
+    pub(super) fn on_rest_over(&mut self, peer: PeerId, rested: Duration, rounds: f64) {
+        self.expect(peer, rested, exchanges(rounds));
+    }
+
     /// A model was merged that was so far away, after so many rounds in which this node had merged none.
     pub(super) fn on_merge(&mut self, now: Time, peer: PeerId, distance: f64, rounds: f64) -> Meeting {
         let before = self.merged_at.insert(peer, now);
@@ -94,8 +119,12 @@ impl Reunions {
         let stood_still = self.own_left > 0;
         self.own_left = self.own_left.saturating_sub(1);
         let Some(reunion) = self.peers.get_mut(&peer) else {
+            if let Some(excuses) = self.excuses.get_mut(&peer).filter(|_| !stood_still) {
+                *excuses = excuses.saturating_sub(1);
+            }
             return Meeting { first_after: None, is_excused: stood_still };
         };
+        *self.excuses.entry(peer).or_default() += 1;
         if distance < reunion.nearest {
             reunion.nearest = distance;
             reunion.exchanges_left = reunion.exchanges_left.max(NEARER_AGAIN_WITHIN);
@@ -110,6 +139,14 @@ impl Reunions {
     }
 
     fn expect(&mut self, peer: PeerId, away: Duration, exchanges_left: u32) {
+        self.excuses.retain(|_, excuses| *excuses > 0);
+        if self.excuses.get(&peer).is_some_and(|excuses| *excuses >= EXCUSES_MAX) {
+            return;
+        }
+        if self.excuses.len() >= CONNECTIONS_MAX {
+            let fewest = self.excuses.iter().min_by_key(|(_, excuses)| **excuses).map(|(peer, _)| *peer);
+            fewest.map(|fewest| self.excuses.remove(&fewest));
+        }
         if self.peers.len() >= CONNECTIONS_MAX {
             self.peers.pop_first();
         }
@@ -157,6 +194,34 @@ mod tests {
         assert_eq!(excused(&mut reunions, peer(1), (0..20).map(|step| 90.0 - f64::from(step / 3))), 20);
         reunions.on_return(at(100), peer(1), AWAY, 600.0);
         assert_eq!(excused(&mut reunions, peer(1), (0..100).map(|step| 200.0 - f64::from(step))), 40, "not for ever");
+    }
+
+    #[test]
+    fn who_leaves_and_comes_back_again_and_again_is_judged_after_all() {
+        let mut reunions = Reunions::default();
+        let mut come_back = || {
+            reunions.on_return(at(100), peer(1), AWAY, 600.0);
+            // It leaves before it would be judged.
+            (0..10).filter(|_| reunions.on_merge(at(100), peer(1), 9.0, 1.0).is_excused).count()
+        };
+        assert_eq!([(); 8].map(|()| come_back()), [10; 8]);
+        assert_eq!(come_back(), 0, "none before it is judged as often");
+        assert_eq!(come_back(), 10);
+    }
+
+    #[test]
+    fn who_has_rested_is_excused_and_tells_nothing_of_others() {
+        let mut reunions = Reunions::default();
+        for key in [1, 2] {
+            reunions.on_merge(at(5), peer(key), 1.0, 1.0);
+        }
+        reunions.on_rest(at(10), peer(1));
+        reunions.on_rest(at(60), peer(1));
+        assert_eq!(reunions.take_rest(at(100), peer(1)), Some(Duration::from_secs(90)), "since it said so first");
+        assert_eq!(reunions.take_rest(at(100), peer(1)), None);
+        reunions.on_rest_over(peer(1), Duration::from_secs(90), 12.0);
+        assert_eq!(excused(&mut reunions, peer(2), far()), 0);
+        assert_eq!(excused(&mut reunions, peer(1), far()), 4);
     }
 
     #[test]
