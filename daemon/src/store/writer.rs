@@ -264,10 +264,10 @@ mod tests {
     use super::*;
     use crate::store::{Checkpoint, Head};
 
-    /// A checkpoint of a small model after seven steps.
-    fn checkpoint(manifest: RunManifest, parameters: usize) -> Checkpoint {
+    /// Of a small model, or a piece of one, after seven steps.
+    fn state(parameters: usize) -> EngineState {
         let values = || vec![0.5; parameters];
-        let state = EngineState {
+        EngineState {
             parameters: values(),
             first_moment: values(),
             second_moment: values(),
@@ -276,8 +276,11 @@ mod tests {
             slow_weights: None,
             outer_momentum: None,
             counters: Counters { steps: 7, ..Counters::default() },
-        };
-        Checkpoint { manifest, progress: 7.0, state, evaluation: None }
+        }
+    }
+
+    fn checkpoint(manifest: RunManifest, parameters: usize) -> Checkpoint {
+        Checkpoint { manifest, progress: 7.0, state: state(parameters), evaluation: None }
     }
 
     /// The journal is told, beside people.
@@ -319,17 +322,7 @@ mod tests {
         let head = Head { manifest, progress: 7.0, counters, evaluation, moments_in_8_bits: false };
         let (reply, mut answer) = oneshot::channel();
         assert!(writer.try_write(ToWrite::InPieces(Box::new(head), pieces), Some(reply)) && writer.is_busy());
-        let values = || vec![0.5; 100];
-        let piece = EngineState {
-            parameters: values(),
-            first_moment: values(),
-            second_moment: values(),
-            gradient_average: None,
-            coded_moments: Default::default(),
-            slow_weights: None,
-            outer_momentum: None,
-            counters,
-        };
+        let piece = state(100);
         sender.send(piece).expect("it is taken");
         assert!(answer.try_recv().is_err(), "more is to come");
         drop(sender);

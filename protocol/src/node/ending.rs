@@ -43,8 +43,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// Pauses until a member comes back, two minutes together (a guess): rounding errors may be taken for a distance.
 const PAUSES_MAX: u32 = 6;
 
-/// Periods of [`SETTLING_TIMEOUT`] in which a copy at the end comes no further, until it is given up (a guess: a donor on a slow
-/// link sends a chunk in less). Donors that send nothing, or a model that nobody confirms, hold no node for longer.
+/// Periods of [`SETTLING_TIMEOUT`] in which a copy anew comes no further, until it is given up (a guess: a donor on a slow link sends
+/// a chunk in less). Donors that send nothing, or a model that nobody confirms, hold no node for longer.
 const COPY_PERIODS_IN_VAIN_MAX: u32 = 5;
 
 /// How a copy anew comes on.
