@@ -97,6 +97,11 @@ pub enum ManifestError {
 }
 
 impl RunManifest {
+    /// What is trained where nobody gives a run file: a small transformer, by Muon, on the built-in stories.
+    pub fn built_in() -> RunManifest {
+        RunManifest { optimizer: OptimizerSpec::muon(), ..RunManifest::default() }
+    }
+
     /// Checks every range.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::settings::{Bench, Flags};
 /// Options of `bench`.
 #[derive(Debug, Default, Args)]
 pub struct BenchOptions {
-    /// The run file [default: the built-in stories].
+    /// The run file [default: the model of the built-in stories, by AdamW].
     pub run: Option<PathBuf>,
     /// auto, cpu or cuda:N.
     #[arg(long, env = "MURMUR_DEVICE", default_value = "auto", help_heading = TRAINING)]

@@ -7,14 +7,15 @@ use murmur_training::Corpus;
 use crate::cli::LocalOptions;
 use crate::remote::{self, Allowance};
 use crate::settings::{NodeSettings, load_run_manifest};
-use crate::setup::corpus::corpus_failure;
+use crate::setup::corpus::{built_in_run, corpus_failure};
 
 /// Steps of each daemon where the run sets no end: about a minute of the built-in run on two cores.
 const STEPS: u64 = 1200;
 
 /// What holds for all daemons. What is remote is loaded once, and then local for all of them.
 pub(super) fn brought(options: &LocalOptions, mut settings: NodeSettings) -> anyhow::Result<NodeSettings> {
-    let manifest = options.run.as_deref().map(load_run_manifest).transpose()?.unwrap_or_default();
+    let manifest =
+        options.run.as_deref().map(load_run_manifest).transpose()?.unwrap_or_else(|| built_in_run(&settings));
     if remote::is_wanted(&settings, &manifest) {
         remote::bring(&mut settings, &manifest, true, Allowance::unlimited())?;
     }
@@ -26,7 +27,7 @@ pub(super) fn brought(options: &LocalOptions, mut settings: NodeSettings) -> any
 pub(super) fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<RunManifest> {
     let mut manifest = match &options.run {
         Some(path) => load_run_manifest(path)?,
-        None => RunManifest::default(),
+        None => built_in_run(settings),
     };
     if manifest.schedule.total_steps == 0 {
         manifest.schedule.total_steps = STEPS;

@@ -24,8 +24,10 @@ const EXAMPLE: &str = "murmur init";
 /// When it cannot be read, is no run file or has a value out of range.
 pub fn load_run_manifest(path: &Path) -> Result<RunManifest, Failure> {
     let text = read(path, "run")?;
-    let manifest: RunManifest =
+    let mut manifest: RunManifest =
         parse(path, &text, EXAMPLE).map_err(|failure| of_other_kind(path, &text, "run", failure))?;
+    // Members that step together have one batch already: the built-in run with a topology is a sound run.
+    manifest.optimizer.match_batch &= !manifest.synchronous.is_on();
     manifest.validate().map_err(|error| match error {
         ManifestError::OutOfRange { field, value, rule } => out_of_range(path, &text, field, &value, rule),
         other => Failure::new(ExitCode::Settings, format!("{}: {other}", path.display())),
@@ -298,6 +300,17 @@ mod tests {
         let manifest = load_run_manifest(&pipe).expect("a run file");
         assert_eq!(manifest.model.transformer().map(|model| model.layers), Some(2));
         writing.join().expect("no panic").expect("written");
+    }
+
+    #[test]
+    fn the_annotated_run_file_with_a_topology_is_a_synchronous_run() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("run.toml");
+        let text =
+            include_str!("../../../configs/runs/stories.toml").replace("topology = \"none\"", "topology = \"ring\"");
+        std::fs::write(&path, text).expect("written");
+        let manifest = load_run_manifest(&path).expect("a run file");
+        assert!(manifest.synchronous.is_on() && !manifest.optimizer.match_batch);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::DataSource;
+use murmur_protocol::manifest::{DataSource, OptimizerSpec};
 use murmur_training::folders::{self, Listing};
 use murmur_training::{Corpus, CorpusError};
 
@@ -27,9 +27,13 @@ pub(crate) fn open_corpus(
     Corpus::open(manifest, &settings.data.place(cache)).map_err(|error| corpus_failure(&error))
 }
 
-/// The run that is founded without a run file: on the built-in stories, or on texts of one's own.
+/// The run that is founded without a run file: on the built-in stories, or on texts of one's own; from a base, where one is given.
 pub(crate) fn built_in_run(settings: &NodeSettings) -> RunManifest {
-    let mut manifest = RunManifest::default();
+    let mut manifest = RunManifest::built_in();
+    if settings.model.base().is_some() {
+        // Weights that AdamW has trained go on with it.
+        manifest.optimizer = OptimizerSpec::default();
+    }
     if !settings.data.files.is_empty() {
         manifest.run.name = OWN_TEXTS.to_owned();
         manifest.data.source = DataSource::Files;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{Fault, Method, Outcome, Setting};
 
-/// The learning rates that every method is tried at, the same for all of them.
-pub const LEARNING_RATES: [f64; 4] = [1e-3, 3e-3, 8e-3, 2e-2];
+/// The learning rates that every method is tried at, the same for all of them. Muon's goes with AdamW's.
+pub const LEARNING_RATES: [f64; 4] = [3e-3, 8e-3, 2e-2, 5e-2];
 
 /// What is compared.
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ impl Plan {
     /// The setting of one run.
     pub fn setting(&self, job: &Job) -> Setting {
         let mut setting = Setting { method: job.method, fault: job.fault, seed: job.seed, ..self.base.clone() };
-        setting.trainer.optimizer.learning_rate = job.learning_rate;
+        setting.trainer.optimizer = setting.trainer.optimizer.at_rate(job.learning_rate);
         setting
     }
 }

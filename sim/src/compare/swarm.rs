@@ -41,10 +41,9 @@ pub(super) fn run(setting: &Setting, is_interrupted: &dyn Fn() -> bool) -> Optio
             watch.look(setting, &swarm, next);
         }
         last = swarm.record();
-        let progress = last.lives.iter().filter(|life| life.active).map(|life| life.progress);
-        let (sum, count) = progress.fold((0.0, 0.0), |(sum, count), one| (sum + one, count + 1.0));
-        // Corrections move the progress a little back and forth.
-        is_complete = sum / count >= setting.steps as f64 - 1.0;
+        // Their progress alone does not say it: who is done averages with others that are not, and goes no further.
+        let phases = (0..setting.nodes).filter(|node| swarm.is_running(*node)).filter_map(|node| swarm.status(node));
+        is_complete = phases.into_iter().all(|status| matches!(status.phase, Phase::Settling | Phase::Completed));
         points.push(point(setting, &last, at));
     }
     Some(outcome(setting, last, points, watch, is_complete))

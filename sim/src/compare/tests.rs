@@ -33,6 +33,11 @@ pub(super) fn setting(name: &str, fault: Fault) -> Setting {
     }
 }
 
+/// Of each node, and of the schedule.
+pub(super) fn set_steps(setting: &mut Setting, steps: u64) {
+    (setting.steps, setting.trainer.schedule.total_steps) = (steps, steps);
+}
+
 fn run(setting: &Setting) -> Outcome {
     setting.run(&|| false).expect("nobody interrupts")
 }
@@ -75,7 +80,7 @@ fn every_method_takes_the_same_number_of_steps() {
 #[test]
 fn steps_that_a_worker_missed_are_not_counted_as_taken() {
     let mut setting = setting("ps-stale", Fault::Partition);
-    setting.steps = 200;
+    set_steps(&mut setting, 200);
     let outcome = run(&setting);
     assert!(outcome.is_complete && outcome.counted.missed > 0, "somebody was given up: {:?}", outcome.counted);
     let (taken, asked) = (outcome.end().tokens / setting.tokens_per_step(), setting.steps * setting.nodes as u64);
@@ -86,7 +91,8 @@ fn steps_that_a_worker_missed_are_not_counted_as_taken() {
 fn nodes_that_are_fast_go_on_until_all_have_enough_steps_together() {
     for name in ["alone", "ad-psgd", "noloco"] {
         let mut setting = setting(name, Fault::None);
-        (setting.nodes, setting.speeds, setting.steps) = (4, vec![1.0, 0.25], 60);
+        (setting.nodes, setting.speeds) = (4, vec![1.0, 0.25]);
+        set_steps(&mut setting, 60);
         let outcome = run(&setting);
         assert!(outcome.is_complete && outcome.violations.is_empty(), "{name}: {:?}", outcome.violations);
         let (_, waiting, _) = outcome.shares();
@@ -104,10 +110,24 @@ fn nodes_that_are_fast_go_on_until_all_have_enough_steps_together() {
 fn every_method_comes_to_its_end_on_slow_nodes() {
     for (method, speed) in ALL.into_iter().flat_map(|method| [(method, 0.2), (method, 0.01)]) {
         let mut setting = setting(method.name, Fault::None);
-        (setting.speeds, setting.steps) = (vec![speed], 8);
+        setting.speeds = vec![speed];
+        set_steps(&mut setting, 8);
         let outcome = run(&setting);
         assert!(outcome.is_complete, "{} at a speed of {speed}", method.name);
         assert_eq!(outcome.violations, [] as [String; 0], "{}", method.name);
+    }
+}
+
+#[test]
+fn gossip_ends_although_who_is_done_averages_its_progress_with_others() {
+    for seed in 0..3 {
+        let mut setting = setting("gossip", Fault::None);
+        (setting.nodes, setting.speeds, setting.seed) = (8, vec![1.0], seed);
+        setting.step_time = Duration::from_secs(1);
+        set_steps(&mut setting, 40);
+        let outcome = run(&setting);
+        let seconds = outcome.end().seconds;
+        assert!(outcome.is_complete && seconds < 45.0, "{seconds} s for 40 steps of a second, seed {seed}");
     }
 }
 
@@ -207,7 +227,7 @@ fn a_server_that_waits_for_everybody_learns_like_data_parallel_training() {
 #[test]
 fn an_interrupted_comparison_has_what_all_of_its_methods_have() {
     let mut base = setting("alone", Fault::None);
-    base.steps = 4;
+    set_steps(&mut base, 4);
     let methods: Vec<Method> = ["ring", "alone"].iter().filter_map(|name| Method::named(name)).collect();
     let plan =
         Plan { base, methods, faults: vec![Fault::Kill, Fault::Straggler], seeds: 2, learning_rates: vec![1e-3, 8e-3] };
@@ -268,7 +288,7 @@ fn sabotage_is_found_by_the_law_that_it_breaks() {
     for (name, fault, sabotage, expected) in cases {
         let mut setting = Setting { sabotage: Some(sabotage), ..setting(name, fault) };
         setting.speeds = vec![1.0, 1.0, 0.25];
-        setting.steps = if name == "noloco" { 240 } else { 24 };
+        set_steps(&mut setting, if name == "noloco" { 240 } else { 24 });
         let found = run(&setting).violations;
         assert!(found.iter().any(|violation| violation.contains(expected)), "{name}, {sabotage:?}: {found:?}");
         let sound = run(&Setting { sabotage: None, ..setting });

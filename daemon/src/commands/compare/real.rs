@@ -194,7 +194,7 @@ fn manifest(base: &Setting, faults: &[Fault], (kind, learning_rate): (Kind, f64)
     let trainer = &base.trainer;
     let mut manifest = RunManifest {
         model: trainer.model.clone().into(),
-        optimizer: trainer.optimizer.clone(),
+        optimizer: trainer.optimizer.at_rate(learning_rate),
         schedule: trainer.schedule.clone(),
         gossip,
         synchronous,
@@ -202,7 +202,6 @@ fn manifest(base: &Setting, faults: &[Fault], (kind, learning_rate): (Kind, f64)
     };
     manifest.run.seed = base.seed;
     manifest.data.validation_sequences = trainer.validation_sequences;
-    manifest.optimizer.learning_rate = learning_rate;
     manifest.optimizer.match_batch &= !manifest.synchronous.is_on();
     if manifest.synchronous.is_fixed() {
         // As the simulated ones they all begin at the first step, but for those without whom the others are to go on.

@@ -169,7 +169,7 @@ fn links(name: &str) -> Result<Links, Failure> {
 
 fn trainer(options: &CompareOptions) -> Result<TransformerSpec, Failure> {
     let (model, optimizer) = match &options.file {
-        None => (small_model().into(), OptimizerSpec { batch_sequences: BATCH_SEQUENCES, ..OptimizerSpec::default() }),
+        None => (small_model().into(), OptimizerSpec { batch_sequences: BATCH_SEQUENCES, ..OptimizerSpec::muon() }),
         Some(file) => {
             let RunManifest { model, optimizer, .. } =
                 load_run_manifest(file).map_err(|failure| match failure.remedy() {

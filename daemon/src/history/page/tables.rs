@@ -304,7 +304,7 @@ pub(super) fn settings(text: &mut String, history: &History, names: &Names) {
         text,
         "",
         &format!(
-            "A model of {} parameters. What is not said here is as `murmur init` writes it.",
+            "A model of {} parameters. What is not said here has the value that a run file has where it leaves the key out.",
             count(run.parameters)
         ),
     );
@@ -314,7 +314,7 @@ pub(super) fn settings(text: &mut String, history: &History, names: &Names) {
     let is_told =
         |line: &&str| !names.is_redacted() || !["run.name", "finish.", "data."].iter().any(|own| line.starts_with(own));
     let own: Vec<&str> = run.run_file.lines().filter(|line| !is_default(line)).filter(is_told).collect();
-    let own = if own.is_empty() { "Everything is as in the built-in run.".to_owned() } else { own.join("\n") };
+    let own = if own.is_empty() { "Nothing else is set.".to_owned() } else { own.join("\n") };
     let _ = writeln!(text, "<pre class=\"box\">{}</pre>", escaped(&names.text(&own)));
     let all: Vec<&str> = run.run_file.lines().filter(is_told).collect();
     let _ = writeln!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use murmur_protocol::{PeerId, Time};
 
 use super::*;
-use crate::compare::tests::setting;
+use crate::compare::tests::{set_steps, setting};
 
 /// Every node sends its model to each other one at the beginning.
 #[derive(Default)]
@@ -64,7 +64,8 @@ impl Machine for Once {
 /// A transfer takes a second of an uplink; the fault comes after 1.5 s and a partition lasts for 1.125 s.
 fn world(fault: Fault) -> World {
     let mut setting = setting("alone", fault);
-    (setting.steps, setting.step_time, setting.speeds) = (45, Duration::from_millis(100), vec![1.0]);
+    (setting.step_time, setting.speeds) = (Duration::from_millis(100), vec![1.0]);
+    set_steps(&mut setting, 45);
     setting.links.up_bytes_per_second = (HEADER_BYTES + 4 * VALUES) as f64;
     World::new(&setting)
 }
