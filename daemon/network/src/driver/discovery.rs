@@ -40,8 +40,8 @@ impl Driver {
         self.nat.members_counted(now, self.members.len());
         let copies = self.shared.copying.is_fresh(PROBES_HELD);
         if copies {
-            let behaviour = self.swarm.behaviour_mut();
-            if let Some(probes) = behaviour.probes.as_mut() {
+            let behaviour = self.swarm.behaviour();
+            if let Some(probes) = behaviour.probes.as_ref() {
                 probes.hold(2 * LOOK_PERIOD);
             }
             if let Some(probing) = behaviour.probing.as_ref() {
