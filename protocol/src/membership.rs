@@ -296,11 +296,9 @@ impl Membership {
     }
 
     /// The way to a connected peer has become direct, or is through a relay only: then it is no partner for exchanges.
-    pub(crate) fn on_path_changed(&mut self, peer: PeerId, is_direct: bool) {
-        if let Some(connection) = self.connections.get_mut(peer) {
-            connection.is_direct = is_direct;
-            connection.range = connection.range.filter(|_| is_direct);
-        }
+    pub(crate) fn on_path_changed(&mut self, now: Time, peer: PeerId, is_direct: bool) {
+        self.connections.on_path_changed(peer, is_direct);
+        self.search_at = now;
     }
 
     /// A connected peer is reached in this range of addresses.

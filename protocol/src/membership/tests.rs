@@ -8,6 +8,7 @@ use crate::manifest::RunManifest;
 
 mod aimed;
 mod profiles;
+mod relayed;
 
 fn peer(number: u16) -> PeerId {
     let mut key = [9; 32];
@@ -439,15 +440,6 @@ fn a_found_address_helps_a_member_that_is_not_where_it_was() {
     setting.pass(2, |_| false);
     setting.membership.on_found(second(3), &[moved]);
     assert_eq!(addresses(&setting), [address(77), address(2)]);
-}
-
-#[test]
-fn a_relayed_peer_is_no_partner_until_the_way_is_direct() {
-    let mut setting = Setting::connected_to(2);
-    setting.membership.on_path_changed(peer(1), false);
-    assert_eq!(setting.membership.partners(second(1)), [peer(2)]);
-    setting.membership.on_path_changed(peer(1), true);
-    assert_eq!(setting.membership.partners(second(1)), [peer(1), peer(2)]);
 }
 
 #[test]
