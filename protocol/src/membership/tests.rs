@@ -89,7 +89,7 @@ impl Setting {
     }
 
     fn knows(&self, number: u16) -> bool {
-        self.membership.known().iter().any(|known| known.peer == peer(number))
+        self.membership.view.get(peer(number)).is_some() || self.membership.connections.contains(peer(number))
     }
 }
 
@@ -413,7 +413,7 @@ fn a_flood_of_found_peers_displaces_no_members() {
         setting.membership.on_found(second(1), &flood);
     }
     assert!((100..116).all(|number| setting.knows(number)));
-    let flooded = setting.membership.known().iter().filter(|known| known.peer >= peer(1000)).count();
+    let flooded = setting.membership.view.iter().filter(|(known, _)| *known >= peer(1000)).count();
     assert_eq!(flooded, TOLD_BY_ONE_MAX);
 }
 
@@ -424,7 +424,26 @@ fn malformed_hints_are_passed_over() {
     let many = KnownPeer { peer: peer(2), addresses: vec![address(2); ADDRESSES_TOLD_MAX + 1] };
     let own = KnownPeer { peer: peer(0), addresses: vec![address(5)] };
     setting.membership.on_found(second(0), &[none, many, own]);
-    assert_eq!(setting.membership.known(), []);
+    assert_eq!(setting.membership.view.iter().count(), 0);
+}
+
+/// Neighbours of another run were shown as members, for as long as this one had enough connections and did not dial them.
+#[test]
+fn who_is_only_found_counts_as_no_member_until_one_has_told_of_it() {
+    let mut setting = Setting::connected_to(1);
+    setting.membership.on_found(second(0), &[found(2)]);
+    let counts = |setting: &Setting| {
+        let (membership, now) = (&setting.membership, second(1));
+        [
+            membership.members(now).len(),
+            membership.member_count(now),
+            membership.known().len(),
+            membership.known_count(),
+        ]
+    };
+    assert_eq!((counts(&setting), setting.knows(2)), ([1; 4], true));
+    setting.hear(1, 1, &[descriptor(2, 10)]).expect("sane");
+    assert_eq!(counts(&setting), [2; 4]);
 }
 
 #[test]
