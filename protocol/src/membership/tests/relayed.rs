@@ -19,7 +19,7 @@ fn a_relayed_peer_is_no_partner_until_the_way_is_direct() {
 
 /// A node with nobody but relayed peers had all the connections that it wanted, and nobody to average with.
 #[test]
-fn who_has_only_relayed_peers_looks_for_direct_ones_but_not_for_ever_more() {
+fn who_has_only_relayed_peers_looks_for_a_few_direct_ones() {
     let wanted = CONNECTIONS_WANTED as u16;
     let mut setting = Setting::connected_to(wanted);
     let strangers: Vec<Descriptor> = (20..35).map(|number| descriptor(number, 1)).collect();
