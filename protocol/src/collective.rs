@@ -50,6 +50,7 @@ use std::time::Duration;
 
 use bincode::{Decode, Encode};
 
+use crate::bounds::PROGRESS_MAX;
 use crate::peer::PeerId;
 
 pub use executor::Collective;
@@ -63,6 +64,10 @@ pub const MEMBERS_MAX: usize = 64;
 
 /// Numbers of epochs that are told stay below this, so that counting on never overflows.
 pub const EPOCH_NUMBER_MAX: u64 = 1 << 62;
+
+/// Operations that a group may have finished: no run has more steps. A member may say that it has finished any number up to this
+/// one, whatever it has; nobody begins one beyond, for others would take its next word for an offence.
+pub const OPERATIONS_MAX: u64 = PROGRESS_MAX as u64;
 
 /// Names one agreement on who takes part. Later ones are greater; of two with one number, the one of the lower leader is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
@@ -97,7 +102,7 @@ impl PartialOrd for Epoch {
 /// Names a member's state: two members with the same version have the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 pub struct Version {
-    /// Operations finished.
+    /// Operations finished. At most [`OPERATIONS_MAX`].
     pub operations: u64,
     /// The epoch in which the last one was.
     pub epoch: Epoch,
@@ -155,7 +160,7 @@ impl Word {
     /// Whether its sets are sets and its numbers within bounds.
     pub fn is_sound(&self) -> bool {
         let bounded = |epoch: &Epoch| epoch.number < EPOCH_NUMBER_MAX;
-        let sound = |version: &Version| bounded(&version.epoch) && version.operations < EPOCH_NUMBER_MAX;
+        let sound = |version: &Version| bounded(&version.epoch) && version.operations <= OPERATIONS_MAX;
         match self {
             Word::Stalled(Stalled { epoch, members, version, digest: _, reaches }) => {
                 bounded(epoch) && members.is_sound() && reaches.is_sound() && version.as_ref().is_none_or(sound)

@@ -230,7 +230,7 @@ impl Membership {
     fn with_addresses(&self) -> impl Iterator<Item = (PeerId, &[Address])> {
         let connected = self.connections.iter().filter(|(_, connection)| !connection.has_left);
         let connected = connected.map(|(peer, connection)| (peer, connection.addresses()));
-        let others = self.view.iter().map(|(peer, known)| (peer, &*known.addresses));
+        let others = self.view.members().map(|(peer, known)| (peer, &*known.addresses));
         connected.chain(others).filter(|(_, addresses)| !addresses.is_empty())
     }
 
@@ -239,7 +239,7 @@ impl Membership {
         let is_here = |connection: &Connection| connection.state != ConnectionState::Closing && !connection.has_left;
         let connected = self.connections.iter().filter(|(_, connection)| is_here(connection));
         let connected = connected.map(|(peer, connection)| (peer, connection.shown(now)));
-        let viewed = self.view.iter().filter(|(_, known)| !known.is_too_old(now));
+        let viewed = self.view.members().filter(|(_, known)| !known.is_too_old(now));
         let viewed = viewed.map(|(peer, known)| (peer, known.shown(now)));
         viewed.chain(connected).collect()
     }
@@ -261,7 +261,7 @@ impl Membership {
             connection.filter(|it| it.state != ConnectionState::Closing && !it.has_left)
         };
         let connected = self.connections.iter().filter_map(move |(peer, _)| Some(&here(peer)?.profile));
-        let viewed = self.view.iter().filter(move |(_, known)| !known.is_too_old(now));
+        let viewed = self.view.members().filter(move |(_, known)| !known.is_too_old(now));
         let viewed = viewed.filter(move |(peer, _)| here(*peer).is_none());
         connected.chain(viewed.map(|(_, known)| &known.profile))
     }
@@ -296,11 +296,9 @@ impl Membership {
     }
 
     /// The way to a connected peer has become direct, or is through a relay only: then it is no partner for exchanges.
-    pub(crate) fn on_path_changed(&mut self, peer: PeerId, is_direct: bool) {
-        if let Some(connection) = self.connections.get_mut(peer) {
-            connection.is_direct = is_direct;
-            connection.range = connection.range.filter(|_| is_direct);
-        }
+    pub(crate) fn on_path_changed(&mut self, now: Time, peer: PeerId, is_direct: bool) {
+        self.connections.on_path_changed(peer, is_direct);
+        self.search_at = now;
     }
 
     /// A connected peer is reached in this range of addresses.

@@ -427,7 +427,7 @@ impl Node {
     }
 
     fn on_path_changed(&mut self, now: Time, peer: PeerId, is_direct: bool) {
-        self.membership.on_path_changed(peer, is_direct);
+        self.membership.on_path_changed(now, peer, is_direct);
         if is_direct {
             self.on_reachable(now, peer);
         } else {

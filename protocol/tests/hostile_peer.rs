@@ -7,7 +7,7 @@ use murmur_protocol::message::{Descriptor, KnownPeer, Standing};
 use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, encode, merge};
 use murmur_protocol::*;
 
-use crate::driven::{Driven, PARAMETERS, layout, propose, standing};
+use crate::driven::{Driven, PARAMETERS, layout, peer, propose, standing};
 
 impl Driven {
     /// Lets a joiner ask for the model, and gives the number of its request.
@@ -174,8 +174,27 @@ fn what_nobody_asked_for_is_dropped() {
     let mut driven = Driven::new(Start::WithModel);
     let effects = driven.receive(state(77, layout_digest()), vec![0; 4 * PARAMETERS].into());
     assert_eq!(misbehaviour(&effects), Some(Misbehaviour::Unsolicited));
-    let effects = driven.receive(TransferHeader::ProposalCodes { exchange: 5 }, vec![0; 10].into());
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))));
+    // An exchange that nobody has proposed, and one that is another peer's.
+    let works = |effects: &[Effect]| effects.iter().any(|it| matches!(it, Effect::Trainer(_) | Effect::Worker(_)));
+    let other = peer(2);
+    driven.tell(Event::PeerConnected { peer: other, addresses: vec![] });
+    driven.hear(propose(1, 8, standing()));
+    for (sender, exchange) in [(driven.peer, 5), (other, 1)] {
+        for header in [
+            TransferHeader::Scales { exchange },
+            TransferHeader::ProposalCodes { exchange },
+            TransferHeader::ReplyCodes { exchange },
+            TransferHeader::Merged { exchange, digest: 0 },
+        ] {
+            let received = Event::TransferReceived { peer: sender, header, payload: vec![0; 10].into() };
+            let effects = driven.tell(received);
+            assert!(!works(&effects), "{effects:?}");
+        }
+    }
+    assert!(
+        works(&driven.receive(TransferHeader::Scales { exchange: 1 }, vec![0; 10].into())),
+        "this one was proposed"
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ use murmur_protocol::RunId;
 
 use crate::bounds::*;
 use crate::connectivity::Connectivity;
-use crate::probing::{Patient, Reticent};
+use crate::probing::Held;
 use crate::sources::Sources;
 use crate::streams::StreamsBehaviour;
 
@@ -30,8 +30,8 @@ pub(crate) struct Behaviour {
     pub(crate) streams: StreamsBehaviour,
     identify: Toggle<identify::Behaviour>,
     pub(crate) kademlia: Toggle<kad::Behaviour<MemoryStore>>,
-    pub(crate) probes: Toggle<Patient<autonat::client::Behaviour>>,
-    pub(crate) probing: Toggle<Reticent<autonat::server::Behaviour>>,
+    pub(crate) probes: Toggle<Held<autonat::client::Behaviour>>,
+    pub(crate) probing: Toggle<Held<autonat::server::Behaviour>>,
     circuits: Toggle<relay::client::Behaviour>,
     pub(crate) relaying: Toggle<relay::Behaviour>,
     hole_punching: Toggle<dcutr::Behaviour>,
@@ -66,8 +66,8 @@ impl Behaviour {
             streams: StreamsBehaviour::default(),
             identify: has(connectivity.has_auxiliary_connections()).then(|| new_identify(identity)).into(),
             kademlia: run.filter(|_| connectivity.kademlia).map(|run| new_kademlia(me, run)).into(),
-            probes: nat.then(|| Patient::new(autonat::client::Behaviour::default(), PROBES_HELD_AT_START)).into(),
-            probing: nat.then(|| Reticent::new(autonat::server::Behaviour::default(), PROBES_HELD_AT_START)).into(),
+            probes: nat.then(|| Held::asking(autonat::client::Behaviour::default(), PROBES_HELD_AT_START)).into(),
+            probing: nat.then(|| Held::serving(autonat::server::Behaviour::default(), PROBES_HELD_AT_START)).into(),
             circuits: circuits.into(),
             relaying: (nat && connectivity.relay_server).then(|| new_relay(me)).into(),
             hole_punching: nat.then(|| dcutr::Behaviour::new(me)).into(),

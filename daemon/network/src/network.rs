@@ -258,7 +258,7 @@ async fn forward(mut outbox: mpsc::Receiver<Event>, events: mpsc::Sender<Event>)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use libp2p::core::ConnectedPoint;
     use libp2p::core::transport::ListenerId;
     use libp2p::ping;
@@ -272,7 +272,7 @@ mod tests {
     use crate::reachability::ReachabilityState;
 
     /// A swarm task that does not run, with what it tells the core.
-    fn idle() -> (Driver, Network, mpsc::Receiver<Event>) {
+    pub(crate) fn idle() -> (Driver, Network, mpsc::Receiver<Event>) {
         let (events, told) = mpsc::channel(64);
         let config = NetworkConfig {
             identity: Keypair::generate_ed25519(),

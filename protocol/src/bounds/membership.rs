@@ -12,12 +12,13 @@ pub const PEERS_TOLD_MAX: usize = 16;
 /// Addresses told for each peer.
 pub const ADDRESSES_TOLD_MAX: usize = 4;
 
-/// Members that a node tries to be connected to: enough random partners (a random graph of degree 8 is connected and
+/// Members that a node tries to be connected to, directly: enough random partners (a random graph of degree 8 is connected and
 /// mixes fast at any size), few enough keep-alives.
 pub const CONNECTIONS_WANTED: usize = 8;
 
 /// A node with more connections than this lets go of the oldest, bit by bit: room above [`CONNECTIONS_WANTED`] for those
-/// who dial it.
+/// who dial it. Nor does it look for direct ones beside so many: relays have few circuits, and those end within minutes, so that
+/// others are tried.
 pub const CONNECTIONS_SURPLUS: usize = 10;
 
 /// Members that may be connected to a node at once; the next one is told of others and turned away.
@@ -75,6 +76,9 @@ pub const ROTATION_PERIOD: Duration = Duration::from_secs(120);
 /// dozen rotations in the first ten minutes, because a swarm that was bootstrapped as a chain becomes a random graph by
 /// them.
 pub const ROTATION_PERIOD_FIRST: Duration = Duration::from_secs(10);
+
+/// By then a connection through a relay has become direct, or does not: the driver's three attempts take up to 24 s.
+pub const HOLE_PUNCH_TIME: Duration = Duration::from_secs(30);
 
 /// Connections that one rotation lets go of at most; it is otherwise half of the surplus.
 pub const SHED_MAX: usize = 8;

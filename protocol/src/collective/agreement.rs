@@ -12,7 +12,7 @@ use super::ending::ended_ahead;
 use super::executor::Phase;
 use super::stall::{Outside, Stall};
 use super::timeouts::Split;
-use super::{Announced, Collective, Epoch, Members, Order, Stalled, Version, Word};
+use super::{Announced, Collective, Epoch, Members, OPERATIONS_MAX, Order, Stalled, Version, Word};
 use crate::Time;
 use crate::peer::PeerId;
 
@@ -203,7 +203,8 @@ impl Collective {
             return self.stall(now);
         }
         let with_it = || here().filter(|(_, said)| said.version == Some(version));
-        let Some(epoch) = Epoch::after(latest.epoch.number, self.me) else { return self.stall(now) };
+        let epoch = Epoch::after(latest.epoch.number, self.me).filter(|_| version.operations < OPERATIONS_MAX);
+        let Some(epoch) = epoch else { return self.stall(now) };
         let digest = most_common(with_it().map(|(_, said)| said.digest));
         let is_current = |said: &Stalled| said.digest == digest || said.digest == 0 || digest == 0;
         let current: Members = with_it().filter(|(_, said)| is_current(said)).map(|(peer, _)| peer).collect();

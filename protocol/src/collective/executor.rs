@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::stall::{Outside, Stall};
 use super::timeouts::{Beginning, Timeouts};
-use super::{Announced, Counts, Epoch, Members, Order, Schedule, Shape, SliceName, Version, Word};
+use super::{Announced, Counts, Epoch, Members, OPERATIONS_MAX, Order, Schedule, Shape, SliceName, Version, Word};
 use crate::Time;
 use crate::exchange::TimeoutEstimator;
 use crate::peer::PeerId;
@@ -386,6 +386,9 @@ impl Collective {
     }
 
     fn begin(&mut self, now: Time) {
+        if self.version.operations >= OPERATIONS_MAX {
+            return self.stall(now);
+        }
         self.order(Order::Begin { operation: self.version.operations });
         self.absorbed.clear();
         self.phase = Phase::Reducing(Reduction { begun: now, round: 0, expected: VecDeque::new() });

@@ -298,6 +298,32 @@ fn where_the_numbers_of_epochs_are_used_up_nobody_announces_one() {
     }
 }
 
+/// Somebody said that it had finished 2^62 operations; after one more all others committed an offence with each word.
+#[test]
+fn where_operations_are_used_up_nobody_begins_one() {
+    let now = Time::from_start(seconds(1));
+    let (both, other): (Members, Members) = ([0, 1].into_iter().map(id).collect(), [id(1)].into_iter().collect());
+    let timeouts = Timeouts { split: Split::EachGoesOn, listening: Some(seconds(1)), ..Timeouts::default() };
+    let mut one = Collective::new(Shape::Ring, id(0), Beginning::Together(both.clone()), timeouts);
+    let epoch = Epoch { number: 1, leader: id(1) };
+    let version = Version { operations: OPERATIONS_MAX - 1, epoch };
+    assert!(!Word::Ended(Version { operations: OPERATIONS_MAX + 1, epoch }).is_sound());
+    one.word_received(now, id(1), Word::Announced(Announced { epoch, members: both, version, current: other }));
+    one.state_received(now, epoch, version);
+    one.peer_lost(now, id(1));
+    one.contributed(now, version.operations, 1);
+    assert_eq!(one.version().operations, OPERATIONS_MAX, "it has finished the last one");
+    one.contributed(now, OPERATIONS_MAX, 1);
+    let epoch = one.epoch();
+    for _ in 0..3 {
+        one.time_passed(one.next_deadline().expect("it stands still for good"));
+        assert_eq!((one.is_stalled(), one.epoch()), (true, epoch));
+    }
+    let orders: Vec<Order> = std::iter::from_fn(|| one.poll_order()).collect();
+    assert_eq!(orders.iter().filter(|order| matches!(order, Order::Begin { .. })).count(), 1, "{orders:?}");
+    assert!(!orders.iter().any(|order| matches!(order, Order::Say { word, .. } if !word.is_sound())), "{orders:?}");
+}
+
 #[test]
 fn a_member_that_rests_after_its_end_still_gives_its_state_to_who_is_behind() {
     let both: Members = [0, 1].into_iter().map(id).collect();

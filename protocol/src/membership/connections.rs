@@ -219,6 +219,18 @@ impl Connections {
         self.members.values().filter(|connection| connection.is_healthy(now)).count()
     }
 
+    /// Those of them that transfers reach.
+    pub(super) fn direct_count(&self, now: Time) -> usize {
+        self.members.values().filter(|connection| connection.is_healthy(now) && connection.is_direct).count()
+    }
+
+    pub(super) fn on_path_changed(&mut self, peer: PeerId, is_direct: bool) {
+        if let Some(connection) = self.members.get_mut(&peer) {
+            connection.is_direct = is_direct;
+            connection.range = connection.range.filter(|_| is_direct);
+        }
+    }
+
     /// Who may be asked for an exchange now.
     pub(super) fn partners(&self, now: Time) -> Vec<PeerId> {
         let may_be_asked = |connection: &Connection| {
@@ -271,17 +283,19 @@ impl Connections {
         *seen[..count].select_nth_unstable_by(count / 2, f32::total_cmp).1
     }
 
-    /// The open connections that may best be given up, at most `count`: suspects first, then the oldest, never a busy one.
-    pub(super) fn to_shed(&self, count: usize, is_busy: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
+    /// The open connections that may best be given up, at most `count`: suspects first, then those that have not become direct,
+    /// then the oldest, never a busy one.
+    pub(super) fn to_shed(&self, now: Time, count: usize, is_busy: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
+        let is_of_use = |it: &Connection| it.is_direct || now - it.since < HOLE_PUNCH_TIME;
         let may_go = |(peer, connection): &(&PeerId, &Connection)| connection.is_open() && !is_busy(**peer);
-        let mut candidates: Vec<(bool, Time, PeerId)> = self
+        let mut candidates: Vec<(bool, bool, Time, PeerId)> = self
             .members
             .iter()
             .filter(may_go)
-            .map(|(peer, connection)| (!connection.is_suspect(), connection.since, *peer))
+            .map(|(peer, connection)| (!connection.is_suspect(), is_of_use(connection), connection.since, *peer))
             .collect();
         candidates.sort_unstable();
-        candidates.into_iter().take(count).map(|(_, _, peer)| peer).collect()
+        candidates.into_iter().take(count).map(|(_, _, _, peer)| peer).collect()
     }
 }
 
@@ -357,8 +371,18 @@ mod tests {
     #[test]
     fn the_oldest_go_first_but_never_a_busy_one() {
         let mut connections = connected(5);
-        connections.get_mut(peer(3)).expect("connected").on_silence(second(9), &mut stream(1, "test", &[]));
-        assert_eq!(connections.to_shed(3, |busy| busy == peer(0)), [peer(3), peer(1), peer(2)]);
+        let now = second(9);
+        connections.get_mut(peer(3)).expect("connected").on_silence(now, &mut stream(1, "test", &[]));
+        assert_eq!(connections.to_shed(now, 3, |busy| busy == peer(0)), [peer(3), peer(1), peer(2)]);
+    }
+
+    #[test]
+    fn those_that_only_a_relay_leads_to_go_before_the_oldest_once_no_hole_was_punched() {
+        let mut connections = connected(5);
+        connections.on_path_changed(peer(4), false);
+        let punched_by = second(4) + HOLE_PUNCH_TIME;
+        assert_eq!(connections.to_shed(second(3) + HOLE_PUNCH_TIME, 2, |_| false), [peer(0), peer(1)]);
+        assert_eq!(connections.to_shed(punched_by, 2, |_| false), [peer(4), peer(0)]);
     }
 
     #[test]

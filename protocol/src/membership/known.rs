@@ -133,11 +133,11 @@ impl Known {
         Known::told(now, Teller::NOBODY, &Descriptor { known: known.clone(), age_seconds: 0, profile })
     }
 
-    /// Younger news of it came from somebody.
-    pub(super) fn refresh(&mut self, now: Time, descriptor: &Descriptor) {
+    /// News of it came from somebody. Returns whether they are younger than what is known.
+    pub(super) fn refresh(&mut self, now: Time, descriptor: &Descriptor) -> bool {
         let alive_at = Moment::before(now, descriptor.age_seconds);
         if alive_at <= self.alive_at {
-            return;
+            return false;
         }
         self.alive_at = alive_at;
         self.profile.clone_from(&descriptor.profile);
@@ -148,6 +148,7 @@ impl Known {
         if self.dial.failures > 0 {
             remember_addresses(&mut self.addresses, &descriptor.known.addresses);
         }
+        true
     }
 
     /// This node could not reach it, `silent` or not there.

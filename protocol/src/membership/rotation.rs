@@ -11,7 +11,7 @@ impl Membership {
     /// Connects to somebody new and prunes surplus connections.
     pub(super) fn rotate(&mut self, now: Time, is_busy: impl Fn(PeerId) -> bool, out: &mut Outbox) {
         let surplus = self.connections.open_count().saturating_sub(CONNECTIONS_SURPLUS);
-        for peer in self.connections.to_shed(surplus.div_ceil(2).min(SHED_MAX), is_busy) {
+        for peer in self.connections.to_shed(now, surplus.div_ceil(2).min(SHED_MAX), is_busy) {
             let peers = self.sample(now, peer);
             out.send(peer, Message::Prune { peers });
             let connection = self.connections.get_mut(peer).expect("just chosen among the connected");

@@ -1,7 +1,8 @@
 //! Whom to dial, and when.
 //!
 //! A node with too few healthy connections dials random members of its view at once, and where there are no others those
-//! from which it has parted. One that is alone tries everybody it ever knew. And every node, however well connected, now and
+//! from which it has parted. Direct ones are wanted: where relays lead to those that it has, which are no partners, it looks for a
+//! few more. One that is alone tries everybody it ever knew. And every node, however well connected, now and
 //! then dials somebody lost: where a swarm has split, both parts are well connected, and only this brings them together again.
 
 use super::*;
@@ -19,25 +20,28 @@ impl Membership {
         if is_alone {
             self.dial_bootstrap(now, |_| true, DIALS_MAX, out);
         }
-        let healthy = self.connections.healthy_count(now);
-        if healthy + self.dialing.under_way_count() >= CONNECTIONS_WANTED {
+        if !self.wants_more(now) {
             return;
         }
         let mut candidates = self.candidates(now, is_alone);
         if candidates.is_empty() {
             candidates = self.pruned(now);
         }
-        while healthy + self.dialing.under_way_count() < CONNECTIONS_WANTED
-            && self.dialing.has_room()
-            && !candidates.is_empty()
-        {
+        while self.wants_more(now) && self.dialing.has_room() && !candidates.is_empty() {
             let peer = candidates.swap_remove(self.random.random_range(0..candidates.len()));
             self.dial(now, peer, out);
         }
         // The end of a dial and every new member lead here again; only waits must be waited for.
-        if self.dialing.has_room() && healthy + self.dialing.under_way_count() < CONNECTIONS_WANTED {
+        if self.dialing.has_room() && self.wants_more(now) {
             self.search_at = self.next_may_start(now, is_alone);
         }
+    }
+
+    /// Whether connections are wanted beyond those that are there or on their way.
+    fn wants_more(&self, now: Time) -> bool {
+        let (direct, all) = (self.connections.direct_count(now), self.connections.healthy_count(now));
+        let under_way = self.dialing.under_way_count();
+        direct + under_way < CONNECTIONS_WANTED && all + under_way < CONNECTIONS_SURPLUS
     }
 
     /// Dials one random member of the view beyond those wanted.
@@ -58,9 +62,9 @@ impl Membership {
         }
     }
 
-    /// Dials bootstrap addresses and lost members: with few peers all addresses and one member, else one of all.
+    /// Dials bootstrap addresses and lost members: with few direct peers all addresses and one member, else one of all.
     pub(super) fn dial_lost(&mut self, now: Time, out: &mut Outbox) {
-        let has_few = self.connections.healthy_count(now) < CONNECTIONS_WANTED;
+        let has_few = self.connections.direct_count(now) < CONNECTIONS_WANTED;
         let is_missed = |known: &Known| known.lost_at.is_some() && known.teller == known::Teller::NOBODY;
         let lost_lately = self.view.iter().filter(|(_, known)| is_missed(known));
         let mut lost: Vec<PeerId> = lost_lately.map(|(peer, _)| peer).collect();

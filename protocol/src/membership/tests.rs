@@ -7,7 +7,9 @@ use crate::effect::Effect;
 use crate::manifest::RunManifest;
 
 mod aimed;
+mod found;
 mod profiles;
+mod relayed;
 
 fn peer(number: u16) -> PeerId {
     let mut key = [9; 32];
@@ -88,7 +90,7 @@ impl Setting {
     }
 
     fn knows(&self, number: u16) -> bool {
-        self.membership.known().iter().any(|known| known.peer == peer(number))
+        self.membership.view.get(peer(number)).is_some() || self.membership.connections.contains(peer(number))
     }
 }
 
@@ -387,67 +389,6 @@ fn a_quiet_node_wakes_a_few_times_a_minute() {
 
 fn found(number: u16) -> KnownPeer {
     KnownPeer { peer: peer(number), addresses: vec![address(number)] }
-}
-
-#[test]
-fn found_peers_are_dialed_and_forgotten_where_nobody_answers() {
-    let mut setting = Setting::founder();
-    setting.membership.on_found(second(0), &[found(1)]);
-    let effects = setting.pass(600, |_| false);
-    assert!(dialed(&effects).contains(&peer(1)));
-    assert!(dialed(&effects).len() <= 20, "waits between dials double");
-    setting.connect(600, 9);
-    setting.pass(1000, |_| false);
-    assert!(!setting.knows(1), "nobody was ever there");
-    assert_eq!(dialed(&setting.pass(5000, |_| false)), [], "nor is it kept for later");
-}
-
-#[test]
-fn a_flood_of_found_peers_displaces_no_members() {
-    let mut setting = Setting::connected_to(1);
-    let members: Vec<Descriptor> = (100..116).map(|number| descriptor(number, 10)).collect();
-    setting.hear(0, 1, &members).expect("sane");
-    for round in 0..100 {
-        let flood: Vec<KnownPeer> = (0..16).map(|index| found(1000 + round * 16 + index)).collect();
-        setting.membership.on_found(second(1), &flood);
-    }
-    assert!((100..116).all(|number| setting.knows(number)));
-    let flooded = setting.membership.known().iter().filter(|known| known.peer >= peer(1000)).count();
-    assert_eq!(flooded, TOLD_BY_ONE_MAX);
-}
-
-#[test]
-fn malformed_hints_are_passed_over() {
-    let mut setting = Setting::founder();
-    let none = KnownPeer { peer: peer(1), addresses: Vec::new() };
-    let many = KnownPeer { peer: peer(2), addresses: vec![address(2); ADDRESSES_TOLD_MAX + 1] };
-    let own = KnownPeer { peer: peer(0), addresses: vec![address(5)] };
-    setting.membership.on_found(second(0), &[none, many, own]);
-    assert_eq!(setting.membership.known(), []);
-}
-
-#[test]
-fn a_found_address_helps_a_member_that_is_not_where_it_was() {
-    let mut setting = Setting::connected_to(1);
-    setting.hear(0, 1, &[descriptor(2, 10)]).expect("sane");
-    let moved = KnownPeer { peer: peer(2), addresses: vec![address(77)] };
-    setting.membership.on_found(second(0), std::slice::from_ref(&moved));
-    let addresses = |setting: &Setting| {
-        setting.membership.known().iter().find(|known| known.peer == peer(2)).expect("known").addresses.clone()
-    };
-    assert_eq!(addresses(&setting), [address(2)], "hearsay does not displace what works");
-    setting.pass(2, |_| false);
-    setting.membership.on_found(second(3), &[moved]);
-    assert_eq!(addresses(&setting), [address(77), address(2)]);
-}
-
-#[test]
-fn a_relayed_peer_is_no_partner_until_the_way_is_direct() {
-    let mut setting = Setting::connected_to(2);
-    setting.membership.on_path_changed(peer(1), false);
-    assert_eq!(setting.membership.partners(second(1)), [peer(2)]);
-    setting.membership.on_path_changed(peer(1), true);
-    assert_eq!(setting.membership.partners(second(1)), [peer(1), peer(2)]);
 }
 
 #[test]

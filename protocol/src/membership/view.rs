@@ -22,6 +22,11 @@ impl View {
         self.members.iter().map(|(peer, known)| (*peer, known))
     }
 
+    /// Those of them that are members for all that this node knows: a lookup may name anybody, of another run as well.
+    pub(super) fn members(&self) -> impl Iterator<Item = (PeerId, &Known)> {
+        self.iter().filter(|(_, known)| known.teller != Teller::LOOKUP)
+    }
+
     pub(super) fn get(&self, peer: PeerId) -> Option<&Known> {
         self.place(peer).ok().map(|place| &self.members[place].1)
     }
@@ -43,15 +48,17 @@ impl View {
     /// The same, of a teller that may be none of the members.
     pub(super) fn learn_from(&mut self, now: Time, teller: Teller, told: &Descriptor, given: &mut Vec<PeerId>) -> bool {
         let peer = told.known.peer;
+        let share = self.members.iter().filter(|(_, known)| known.teller == teller).count();
         if let Some(known) = self.get_mut(peer) {
-            known.refresh(now, told);
+            if known.refresh(now, told) && known.teller == Teller::LOOKUP && share < TOLD_BY_ONE_MAX {
+                known.teller = teller;
+            }
             return false;
         }
         let known = Known::told(now, teller, told);
         if known.addresses.is_empty() || known.is_too_old(now) {
             return false;
         }
-        let share = self.members.iter().filter(|(_, known)| known.teller == teller).count();
         if share >= TOLD_BY_ONE_MAX || self.members.len() >= DESCRIPTORS_MAX {
             let displaced = if share >= TOLD_BY_ONE_MAX {
                 self.oldest(|oldest| oldest.teller == teller && oldest.alive_at <= known.alive_at)

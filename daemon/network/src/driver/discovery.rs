@@ -40,8 +40,8 @@ impl Driver {
         self.nat.members_counted(now, self.members.len());
         let copies = self.shared.copying.is_fresh(PROBES_HELD);
         if copies {
-            let behaviour = self.swarm.behaviour_mut();
-            if let Some(probes) = behaviour.probes.as_mut() {
+            let behaviour = self.swarm.behaviour();
+            if let Some(probes) = behaviour.probes.as_ref() {
                 probes.hold(2 * LOOK_PERIOD);
             }
             if let Some(probing) = behaviour.probing.as_ref() {
@@ -412,6 +412,24 @@ fn is_at(own: &Multiaddr, local: &Multiaddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::tests::idle;
+    use crate::reachability::ReachabilityState;
+
+    /// Such a place was told to peers for as long as the node ran.
+    #[tokio::test]
+    async fn what_a_router_has_granted_is_told_to_nobody_once_this_machine_has_another_address() {
+        let (mut driver, network, _told) = idle();
+        let address = |text: &str| -> Multiaddr { text.parse().expect("sound") };
+        let (home, outside) = (address("/ip4/192.168.1.2/tcp/1"), address("/ip4/8.8.8.8/tcp/1"));
+        let listener_id = ListenerId::next();
+        driver.on_swarm_event(SwarmEvent::NewListenAddr { listener_id, address: home.clone() });
+        driver.nat.granted(home.clone(), outside.clone());
+        driver.on_swarm_event(SwarmEvent::ExternalAddrConfirmed { address: outside.clone() });
+        assert_eq!(network.reachability().borrow().state, ReachabilityState::Reachable);
+        driver.on_swarm_event(SwarmEvent::ExpiredListenAddr { listener_id, address: home });
+        assert_eq!(network.public_addresses(), []);
+        assert_eq!(network.reachability().borrow().state, ReachabilityState::Unknown);
+    }
 
     #[test]
     fn a_socket_of_all_addresses_is_at_each_of_them() {
