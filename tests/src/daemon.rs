@@ -79,7 +79,8 @@ impl Daemon {
         Daemon::spawn_as(command, directory)
     }
 
-    fn spawn_as(mut command: Command, directory: &Path) -> Daemon {
+    /// The same of a command that says where it listens.
+    pub(crate) fn spawn_as(mut command: Command, directory: &Path) -> Daemon {
         command.args(["--format", "json", "--until-stdin-closes", "--threads", "1", "--data-dir"]).arg(directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("the program starts");
@@ -200,6 +201,14 @@ impl Daemon {
         self.wait(text, |heard| heard.errors.contains(text).then_some(()));
     }
 
+    /// What it has written to stderr so far.
+    ///
+    /// # Panics
+    /// Never: no reader panics.
+    pub fn errors(&self) -> String {
+        self.heard.0.lock().expect("no reader panics").errors.clone()
+    }
+
     /// Asks it to leave, as a parent process does, and waits for its end.
     pub fn stop(mut self) -> Finished {
         drop(self.stdin.take());
@@ -223,7 +232,7 @@ impl Daemon {
         let _ = self.process.wait();
     }
 
-    fn ready_value(&self, pointer: &str) -> String {
+    pub(crate) fn ready_value(&self, pointer: &str) -> String {
         let found = |heard: &Heard| heard.ready.as_ref()?.pointer(pointer)?.as_str().map(str::to_owned);
         self.wait("it listens", found)
     }
@@ -269,7 +278,7 @@ impl Heard {
             self.finished = Some(parse(report));
         } else if let Some(notice) = object.get("notice").and_then(Value::as_str) {
             self.notices.push(notice.to_owned());
-        } else if let Some(ready) = object.get_mut("ready").map(Value::take) {
+        } else if let Some(ready) = ["ready", "lending"].iter().find_map(|key| object.get_mut(key).map(Value::take)) {
             self.ready = Some(ready);
         }
     }

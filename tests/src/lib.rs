@@ -13,6 +13,7 @@ pub mod process;
 pub mod siege;
 pub mod slow_join;
 pub mod swarm;
+pub mod terminal;
 pub mod turn;
 
 pub use daemon::{Daemon, Finished};

@@ -40,7 +40,7 @@ fn the_ids_of_the_run_files_are_what_they_were() {
     let expected = [
         ("digits", "0c0edfd3a060b5fd"),
         ("lora", "dde09cae79db7a6c"),
-        ("stories", "TODO"),
+        ("stories", "77d99ac5b79256b7"),
         ("table", "a4272b26744026d7"),
         ("text", "5dffdf725601f66e"),
     ];

@@ -1,73 +1,20 @@
-//! The live view on a real terminal: tmux, which wraps lines anew when it becomes narrower and keeps a history.
+//! The live view on a real terminal.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use murmur_tests::terminal::{LOOK_PERIOD, PATIENCE, Terminal};
 use murmur_tests::{TINY_RUN, write_run};
 
 use crate::MURMUR;
 
-/// For each thing that is waited for: eight daemons begin on two busy cores.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How often the terminal is looked at. The view is drawn four times a second.
-const LOOK_PERIOD: Duration = Duration::from_millis(40);
-
-/// A tmux server of its own, ended with the test.
-struct Terminal {
-    socket: String,
-}
-
-impl Terminal {
-    /// `None` where there is no tmux.
-    fn open(columns: usize, rows: usize, folder: &Path, command: &str) -> Option<Terminal> {
-        let terminal = Terminal { socket: folder.join("tmux").display().to_string() };
-        let (columns, rows) = (columns.to_string(), rows.to_string());
-        // Linux gives each session a share of the processor, and daemons that train all of the time take this one's: it is to be
-        // the smallest, for the tests of the other session have deadlines.
-        let command = format!("{{ echo 19 > /proc/self/autogroup; }} 2>/dev/null; {command}");
-        let begin = ["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", &rows, &command];
-        terminal.tmux(&begin).map(|_| terminal)
+/// Waits until the view has been drawn some times more, and gives what is shown then.
+fn wait_for_drawings(terminal: &Terminal, what: &str) -> String {
+    let mut last = terminal.wait_for(what, |shown| shown.contains(" % ") && tables(shown) > 0);
+    for _ in 0..6 {
+        last = terminal.wait_for(what, |shown| *shown != last);
     }
-
-    fn tmux(&self, arguments: &[&str]) -> Option<String> {
-        let output = Command::new("tmux").args(["-u", "-S", &self.socket]).args(arguments).output().ok()?;
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Some(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    /// Everything that is on the terminal or was, as a user would copy it.
-    fn shown(&self) -> String {
-        self.tmux(&["capture-pane", "-p", "-S", "-"]).expect("tmux is there")
-    }
-
-    fn wait_for(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let shown = self.shown();
-            if holds(&shown) {
-                return shown;
-            }
-            assert!(Instant::now() < deadline, "waited in vain for {what}:\n{shown}");
-            std::thread::sleep(LOOK_PERIOD);
-        }
-    }
-
-    /// Waits until the view has been drawn some times more, and gives what is shown then.
-    fn wait_for_drawings(&self, what: &str) -> String {
-        let mut last = self.wait_for(what, |shown| shown.contains(" % ") && tables(shown) > 0);
-        for _ in 0..6 {
-            last = self.wait_for(what, |shown| *shown != last);
-        }
-        last
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = Command::new("tmux").args(["-S", &self.socket, "kill-server"]).output();
-    }
+    last
 }
 
 /// Titles of the table: one for each drawing that was not drawn over.
@@ -86,16 +33,16 @@ fn the_view_does_not_pile_up_with_more_daemons_than_rows_nor_when_the_terminal_c
         eprintln!("skipped: there is no tmux");
         return;
     };
-    let shown = terminal.wait_for_drawings("the view");
+    let shown = wait_for_drawings(&terminal, "the view");
     assert!(tables(&shown) == 1 && shown.contains(" more, "), "{shown}");
     // tmux wraps what is there before it tells that it is narrower, so that some of one table may stay; no more with time.
     for (columns, rows, most) in [("80", "40", 1), ("50", "40", 2), ("120", "40", 2), ("120", "8", 3)] {
         terminal.tmux(&["resize-window", "-x", columns, "-y", rows]);
-        let shown = terminal.wait_for_drawings("the view after a change");
+        let shown = wait_for_drawings(&terminal, "the view after a change");
         let tables = tables(&shown);
         assert!((1..=most).contains(&tables), "{tables} tables at {columns}×{rows}: {shown}");
     }
-    terminal.tmux(&["send-keys", "C-c"]);
+    terminal.press("C-c");
     terminal.wait_for("the summary", |shown| shown.contains("mean validation loss"));
 }
 
@@ -176,7 +123,7 @@ fn what_an_interrupted_comparison_says_stands_in_lines_of_its_own() {
         return;
     };
     terminal.wait_for("how far it is", |shown| shown.contains(" runs \u{b7} "));
-    terminal.tmux(&["send-keys", "C-c"]);
+    terminal.press("C-c");
     let shown = terminal.wait_for("what is said", |shown| shown.contains("at once"));
     let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();
     let said = lines.iter().position(|line| line.starts_with("interrupted: writing what there is;"));

@@ -6,67 +6,28 @@ use std::time::{Duration, Instant};
 
 use murmur::observe::journal::{Reading, files_at};
 use murmur::observe::{Body, Picture, Record};
+use murmur_tests::terminal::{PATIENCE, Terminal};
 use murmur_tests::{Daemon, TINY_RUN, write_run};
 
 use crate::MURMUR;
 
-/// For each thing that is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A tmux server of its own, ended with the test.
-struct Terminal {
-    socket: String,
+/// `murmur watch`; `None` where there is no tmux. After the command its exit code and the terminal's settings are shown.
+fn watch(folder: &Path, arguments: &str) -> Option<Terminal> {
+    let command = format!("{MURMUR} watch {arguments}; echo ended with $?; stty -a; cat");
+    Terminal::open(80, 24, folder, &command)
 }
 
-impl Terminal {
-    /// `None` where there is no tmux. After the command its exit code and the terminal's settings are shown.
-    fn open(folder: &Path, arguments: &str) -> Option<Terminal> {
-        let terminal = Terminal { socket: folder.join("tmux").display().to_string() };
-        let command = format!("{MURMUR} watch {arguments}; echo ended with $?; stty -a; cat");
-        let begin = ["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", &command];
-        terminal.tmux(&begin).map(|_| terminal)
+/// The terminal is as it was: no view on it, and what is typed is echoed and comes line by line.
+fn assert_restored(terminal: &Terminal) {
+    let shown = terminal.wait_for("the end", |shown| shown.contains("ended with") && shown.contains("echonl"));
+    assert!(shown.contains("ended with 0"), "{shown}");
+    let settings: Vec<&str> = shown.split_whitespace().collect();
+    for setting in ["echo", "icanon", "isig", "opost"] {
+        assert!(settings.contains(&setting), "{setting}: {shown}");
     }
-
-    fn tmux(&self, arguments: &[&str]) -> Option<String> {
-        let output = Command::new("tmux").args(["-u", "-S", &self.socket]).args(arguments).output().ok()?;
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Some(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    fn wait_for(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let shown = self.tmux(&["capture-pane", "-p"]).expect("tmux is there");
-            if holds(&shown) {
-                return shown;
-            }
-            assert!(Instant::now() < deadline, "waited in vain for {what}:\n{shown}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn press(&self, keys: &str) {
-        self.tmux(&["send-keys", keys]);
-    }
-
-    /// The terminal is as it was: no view on it, and what is typed is echoed and comes line by line.
-    fn assert_restored(&self) {
-        let shown = self.wait_for("the end", |shown| shown.contains("ended with") && shown.contains("echonl"));
-        assert!(shown.contains("ended with 0"), "{shown}");
-        let settings: Vec<&str> = shown.split_whitespace().collect();
-        for setting in ["echo", "icanon", "isig", "opost"] {
-            assert!(settings.contains(&setting), "{setting}: {shown}");
-        }
-        let modes = "#{alternate_on} #{cursor_flag}";
-        let state = self.tmux(&["display-message", "-p", modes]).expect("tmux is there");
-        assert_eq!(state.trim(), "0 1", "the usual screen, with a cursor");
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = Command::new("tmux").args(["-S", &self.socket, "kill-server"]).output();
-    }
+    let modes = "#{alternate_on} #{cursor_flag}";
+    let state = terminal.tmux(&["display-message", "-p", modes]).expect("tmux is there");
+    assert_eq!(state.trim(), "0 1", "the usual screen, with a cursor");
 }
 
 fn start(folder: &Path, name: &str) -> Daemon {
@@ -90,7 +51,7 @@ fn a_daemon_is_watched_on_a_terminal_that_is_given_back_in_the_end() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let daemon = start(folder.path(), "attic");
     let address = daemon.status_address();
-    let Some(terminal) = Terminal::open(folder.path(), &address) else {
+    let Some(terminal) = watch(folder.path(), &address) else {
         println!("skipped: there is no tmux");
         return;
     };
@@ -110,7 +71,7 @@ fn a_daemon_is_watched_on_a_terminal_that_is_given_back_in_the_end() {
     daemon.kill();
     terminal.wait_for("its end", |shown| shown.contains("!! it does not answer for"));
     terminal.press("q");
-    terminal.assert_restored();
+    assert_restored(&terminal);
 }
 
 #[test]
@@ -118,7 +79,7 @@ fn a_signal_gives_the_terminal_back_as_well() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let daemon = start(folder.path(), "attic");
     let address = daemon.status_address();
-    let Some(terminal) = Terminal::open(folder.path(), &address) else {
+    let Some(terminal) = watch(folder.path(), &address) else {
         println!("skipped: there is no tmux");
         return;
     };
@@ -127,7 +88,7 @@ fn a_signal_gives_the_terminal_back_as_well() {
     let children = Command::new("ps").args(["-o", "pid=", "--ppid", shell.trim()]).output().expect("ps is there");
     let view = String::from_utf8_lossy(&children.stdout).trim().to_owned();
     assert!(Command::new("kill").args(["-TERM", &view]).status().expect("kill is there").success());
-    terminal.assert_restored();
+    assert_restored(&terminal);
 }
 
 #[test]
@@ -158,14 +119,14 @@ fn a_journal_goes_on_over_a_restart_and_is_played_again() {
     assert!(!token.contains("murmur1"), "no ticket is in it");
 
     let arguments = format!("{} --speed 100000 --ascii", directory.display());
-    let Some(terminal) = Terminal::open(folder.path(), &arguments) else {
+    let Some(terminal) = watch(folder.path(), &arguments) else {
         println!("skipped: there is no tmux");
         return;
     };
     let shown = terminal.wait_for("the end of the journal", |shown| shown.contains("ended in order"));
     assert!(shown.contains("loss own ") && shown.is_ascii(), "{shown}");
     terminal.press("q");
-    terminal.assert_restored();
+    assert_restored(&terminal);
 }
 
 fn is_sample(record: &Record) -> bool {
