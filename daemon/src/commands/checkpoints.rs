@@ -41,8 +41,8 @@ pub(super) fn sample(options: &mut SampleOptions) -> anyhow::Result<()> {
     let prompt = match &tokenizer {
         None => options.prompt.bytes().map(u32::from).collect(),
         // Every text begins after a line's end, as it does without a tokenizer.
-        Some(tokenizer) if options.prompt.is_empty() => encode(tokenizer, "\n")?,
-        Some(tokenizer) => encode(tokenizer, &options.prompt)?,
+        Some(tokenizer) if options.prompt.is_empty() => encode(tokenizer, "\n", &checkpoint.manifest)?,
+        Some(tokenizer) => encode(tokenizer, &options.prompt, &checkpoint.manifest)?,
     };
     let mut decode = tokenizer.as_ref().map(Tokenizer::decoding);
     note(&of_run(&checkpoint));
@@ -89,8 +89,8 @@ fn tokenizer(manifest: &RunManifest, options: &SampleOptions) -> Result<Option<T
     }
 }
 
-fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>, Failure> {
-    let tokens = tokenizer.encode_prompt(prompt).map_err(|error| corpus_failure(&error))?;
+fn encode(tokenizer: &Tokenizer, prompt: &str, manifest: &RunManifest) -> Result<Vec<u32>, Failure> {
+    let tokens = tokenizer.encode_prompt(prompt, manifest).map_err(|error| corpus_failure(&error))?;
     if tokens.is_empty() {
         let failure =
             Failure::new(ExitCode::Settings, format!("the tokenizer makes no token of the prompt {prompt:?}"));
@@ -114,11 +114,11 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
         _ => open_corpus(manifest, &settings, root.map(|root| root.join("prepared")))?,
     };
     let parameters = base_model::whole_model(&checkpoint, options.base.as_deref())?;
-    let batches = corpus.validation_batches(manifest);
-    let evaluation = murmur_training::model::evaluate(&manifest.model, &parameters, &batches)?;
+    let batches = || corpus.validation_batches(manifest);
+    let evaluation = murmur_training::model::evaluate(&manifest.model, &parameters, batches())?;
     let (loss, accuracy) = (evaluation.loss(), evaluation.accuracy());
     let scores = match manifest.data.source {
-        DataSource::Table => murmur_training::model::scores::of_batches(manifest, &parameters, &batches)?,
+        DataSource::Table => murmur_training::model::scores::of_batches(manifest, &parameters, batches())?,
         _ => None,
     };
     let floor = corpus.entropy_rate();
