@@ -119,8 +119,9 @@ impl Synchronous {
         Synchronous::seeking(&config.synchronous, (me, values), (epoch, progress), until)
     }
 
-    /// A member that looks for its group. `values`: of a contribution. `epoch`: a number above those of all epochs that it has announced. `progress`: of
-    /// its model, where it has one. It goes on alone at the earliest at `until`. `None` for a run that averages by gossip.
+    /// A member that looks for its group. `values`: of a contribution. `epoch`: a number above those of all epochs that it has
+    /// announced. `progress`: of its model, where it has one. It goes on alone at the earliest at `until`. `None` for a run that
+    /// averages by gossip.
     pub(crate) fn seeking(
         spec: &SynchronousSpec,
         (me, values): (PeerId, usize),

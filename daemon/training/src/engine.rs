@@ -11,7 +11,7 @@ use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec, TransformerModel};
 use murmur_protocol::{Ending, Fragments, Payload, Snapshot};
 
-use crate::data::{Batch, Corpus, DataPosition, Sampler};
+use crate::data::{Corpus, DataPosition, Sampler};
 use crate::gpu::{self, Accelerator, Base, Frozen, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
 use crate::model::transformer::transformer_layout;

@@ -79,7 +79,7 @@ impl Places {
     }
 
     /// # Panics
-    /// When there are no so many.
+    /// When there is no place.
     fn at(&self, number: u64) -> usize {
         // Stretches without a window come before the next one that begins with the same number.
         let stretch = self.stretches.partition_point(|(before, _)| *before <= number);
