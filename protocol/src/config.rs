@@ -21,6 +21,8 @@ pub struct Config {
     pub gossip: GossipSpec,
     /// Whether all average at once instead.
     pub synchronous: SynchronousSpec,
+    /// Whether members of a run that averages all at once contribute their weights as well.
+    pub weighs_members: bool,
     /// When the run ends, and who may end it.
     pub end: RunEnd,
     /// Which fragments of the model it has, some of which are not empty. In a run that averages all at once: all.
@@ -82,6 +84,7 @@ impl Config {
             name: None,
             gossip: manifest.gossip.clone(),
             synchronous: manifest.synchronous.clone(),
+            weighs_members: manifest.table.weighs_members(),
             end: RunEnd::of(manifest),
             holding: Holding::ALL,
             start: Start::WithModel,

@@ -27,6 +27,7 @@ mod round;
 mod scales;
 mod slice_codec;
 mod stream_codec;
+mod weighing;
 mod width;
 
 pub use block_scale::BlockScale;
@@ -42,4 +43,5 @@ pub use round::round_bytes;
 pub use scales::Scales;
 pub use slice_codec::SliceCodec;
 pub use stream_codec::{StreamCodec, StreamError, StreamNotFinite};
+pub use weighing::{contribution_values, mean, weighed};
 pub use width::{CodeWidth, codes_bytes, scales_bytes};

@@ -30,6 +30,7 @@ use crate::layout::ModelLayout;
 use crate::manifest::RunManifest;
 use crate::message::KnownPeer;
 use crate::node::Node;
+use crate::numerics::contribution_values;
 use crate::peer::{Address, PeerId};
 use crate::profile::Name;
 use crate::stand_ins::StandIns;
@@ -308,11 +309,12 @@ impl Beginning {
         let tensors =
             self.layout.into_iter().map(|(name, sizes)| Some((name, shape(sizes)?))).collect::<Option<Vec<_>>>()?;
         let layout = Arc::new(ModelLayout::in_order(tensors));
-        let stand_ins = StandIns::new(layout.parameters());
+        let stand_ins = StandIns::new(contribution_values(layout.parameters(), manifest.table.weighs_members()));
         let config = Config {
             name: self.name,
             gossip: manifest.gossip.clone(),
             synchronous: manifest.synchronous.clone(),
+            weighs_members: manifest.table.weighs_members(),
             end: RunEnd { order: self.order, ..RunEnd::of(&manifest) },
             start: if self.has_model { Start::WithModel } else { Start::FromPeer },
             training: self.training,

@@ -30,7 +30,7 @@ use crate::manifest::SynchronousSpec;
 use crate::message::{Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
-use crate::numerics::{Accumulator, Reduced, SliceCodec};
+use crate::numerics::{Accumulator, Reduced, SliceCodec, contribution_values};
 use crate::outbox::{Outbox, Purpose, Reply};
 use crate::peer::PeerId;
 use crate::status::{Status, SynchronousStatus};
@@ -59,7 +59,8 @@ const REPLICAS_MAX: usize = 2;
 pub(crate) struct Synchronous {
     spec: SynchronousSpec,
     codec: SliceCodec,
-    parameters: usize,
+    /// Of a contribution.
+    values: usize,
     collective: Collective,
     /// The members that were told last.
     told: Members,
@@ -114,14 +115,16 @@ impl Synchronous {
         let until = if knows_nobody { now } else { now + SEEKING };
         let progress = (config.start == Start::WithModel).then_some(config.training.progress);
         let epoch = config.first_number.min(EPOCH_NUMBER_MAX / 2);
-        Synchronous::seeking(&config.synchronous, (me, parameters), (epoch, progress), until)
+        let values = contribution_values(parameters, config.weighs_members);
+        Synchronous::seeking(&config.synchronous, (me, values), (epoch, progress), until)
     }
 
-    /// A member that looks for its group. `epoch`: a number above those of all epochs that it has announced. `progress`: of
-    /// its model, where it has one. It goes on alone at the earliest at `until`. `None` for a run that averages by gossip.
+    /// A member that looks for its group. `values`: of a contribution. `epoch`: a number above those of all epochs that it has
+    /// announced. `progress`: of its model, where it has one. It goes on alone at the earliest at `until`. `None` for a run that
+    /// averages by gossip.
     pub(crate) fn seeking(
         spec: &SynchronousSpec,
-        (me, parameters): (PeerId, usize),
+        (me, values): (PeerId, usize),
         (epoch, progress): (u64, Option<f64>),
         until: Time,
     ) -> Option<Synchronous> {
@@ -130,8 +133,8 @@ impl Synchronous {
         let epoch = Epoch { number: epoch, leader: me };
         let operations = progress.map(|progress| (progress.max(0.0) / f64::from(spec.every_steps)) as u64);
         let timeouts = Timeouts {
-            contribution: bulk_time_max(spec.codec().bytes(parameters) as u64),
-            state: bulk_time_max(replica_bytes_max(parameters)),
+            contribution: bulk_time_max(spec.codec().bytes(values) as u64),
+            state: bulk_time_max(replica_bytes_max(values)),
             listening: Some(LISTENING),
             split: Split::EachGoesOn,
             members_min: spec.members_min as usize,
@@ -141,7 +144,7 @@ impl Synchronous {
         Some(Synchronous {
             codec: spec.codec(),
             spec,
-            parameters,
+            values,
             collective: Collective::new(shape, me, beginning, timeouts),
             told: Members::default(),
             work: VecDeque::new(),
@@ -234,7 +237,7 @@ impl Synchronous {
     ) -> Result<(), Misbehaviour> {
         match header {
             TransferHeader::Slices(name) => {
-                let most = self.codec.bytes(self.parameters) as u64;
+                let most = self.codec.bytes(self.values) as u64;
                 if payload.len() as u64 > most || name.epoch.number >= EPOCH_NUMBER_MAX {
                     return Err(Misbehaviour::WrongLength { expected: most, actual: payload.len() as u64 });
                 }

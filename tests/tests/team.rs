@@ -176,6 +176,31 @@ fn a_team_is_a_member_of_a_synchronous_run_that_averages_models() {
     assert_eq!(checkpoint(&place.at("captain"))[0], checkpoint(&place.at("other"))[0]);
 }
 
+/// All weights: what the helper had of its layers is gone with it, between the steps of a contribution or before it.
+#[test]
+fn a_captain_in_a_synchronous_run_waits_for_a_helper_that_was_killed_and_goes_on() {
+    let _turn = murmur_tests::turn::computes();
+    let place = Place::new();
+    let synchronous = "[synchronous]\ntopology = \"ring\"\nevery_steps = 5\n";
+    let (run_file, port) = (place.run_file(synchronous), Helper::free_port());
+    let settings = place.settings(&run_file);
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    let arguments = ["start", text(&run_file), "--node", text(&settings), "--helper", &helper.line()];
+    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &arguments);
+    captain.wait_for("some steps", |report| report.steps > 5);
+    helper.kill();
+    let waiting =
+        captain.wait_for("it says that it waits", |report| report.doing.starts_with("waiting for a helper with"));
+    // As long as several tries of a step take.
+    std::thread::sleep(Duration::from_secs(2));
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    let after = captain.wait_for("steps again", |report| report.steps > waiting.steps + 10);
+    assert!(after.synchronous.is_some_and(|told| told.all_reduces > 1) && after.loss.is_some_and(f64::is_finite));
+    let finished = captain.stop();
+    assert!(finished.status.success() && !finished.errors.contains("training has ended"), "{}", finished.errors);
+    helper.wait_for("holds nothing any more");
+}
+
 #[test]
 fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_on() {
     let _turn = murmur_tests::turn::computes();

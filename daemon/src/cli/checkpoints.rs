@@ -31,6 +31,9 @@ pub struct SampleOptions {
     /// Equal seeds give equal texts.
     #[arg(long, default_value = "1", value_name = "N", value_parser = whole::<u64>(0..=u64::MAX, ""))]
     pub seed: u64,
+    /// auto (a GPU, where the model fits it), cpu or cuda:N.
+    #[arg(long, env = "MURMUR_DEVICE", default_value = "auto")]
+    pub device: String,
     /// Folder of the base model, where the run trains adapters on one.
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER", help_heading = DATA)]
     pub base: Option<PathBuf>,

@@ -8,7 +8,7 @@ use murmur_protocol::manifest::{DataSource, TransformerModel};
 use murmur_training::generate::Sampling;
 use murmur_training::model::trained_layout;
 use murmur_training::pretrained::{self, ExportType};
-use murmur_training::{Corpus, DeviceChoice, LanguageModel, PretrainedConfig, PretrainedError, Tokenizer};
+use murmur_training::{Corpus, LanguageModel, PretrainedConfig, PretrainedError, Tokenizer};
 use serde_json::json;
 
 use super::chosen::checkpoint_path;
@@ -19,9 +19,10 @@ use crate::console::{Console, ModelText, note, print_line};
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::limits::memory_check;
 use crate::remote;
-use crate::settings::NodeSettings;
+use crate::settings::{NodeSettings, TrainingSettings};
 use crate::setup::base_model::{self, pretrained_failure};
 use crate::setup::corpus::{corpus_failure, open_corpus};
+use crate::setup::devices::Devices;
 use crate::setup::sharing::held_out_corpus;
 use crate::store::{Checkpoint, load_latest, newest_checkpoint};
 
@@ -36,13 +37,13 @@ fn of_run(checkpoint: &Checkpoint) -> String {
 pub(super) fn sample(options: &mut SampleOptions) -> anyhow::Result<()> {
     remote::bring_paths([], options.base.as_mut(), options.tokenizer.as_mut())?;
     let path = checkpoint_path(options.checkpoint.as_deref())?;
-    let (checkpoint, model) = load(&path, options.base.as_deref())?;
+    let (checkpoint, model) = load(&path, options.base.as_deref(), &options.device)?;
     let tokenizer = tokenizer(&checkpoint.manifest, options)?;
     let prompt = match &tokenizer {
         None => options.prompt.bytes().map(u32::from).collect(),
         // Every text begins after a line's end, as it does without a tokenizer.
-        Some(tokenizer) if options.prompt.is_empty() => encode(tokenizer, "\n")?,
-        Some(tokenizer) => encode(tokenizer, &options.prompt)?,
+        Some(tokenizer) if options.prompt.is_empty() => encode(tokenizer, "\n", &checkpoint.manifest)?,
+        Some(tokenizer) => encode(tokenizer, &options.prompt, &checkpoint.manifest)?,
     };
     let mut decode = tokenizer.as_ref().map(Tokenizer::decoding);
     note(&of_run(&checkpoint));
@@ -89,8 +90,8 @@ fn tokenizer(manifest: &RunManifest, options: &SampleOptions) -> Result<Option<T
     }
 }
 
-fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>, Failure> {
-    let tokens = tokenizer.encode_prompt(prompt).map_err(|error| corpus_failure(&error))?;
+fn encode(tokenizer: &Tokenizer, prompt: &str, manifest: &RunManifest) -> Result<Vec<u32>, Failure> {
+    let tokens = tokenizer.encode_prompt(prompt, manifest).map_err(|error| corpus_failure(&error))?;
     if tokens.is_empty() {
         let failure =
             Failure::new(ExitCode::Settings, format!("the tokenizer makes no token of the prompt {prompt:?}"));
@@ -114,11 +115,11 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
         _ => open_corpus(manifest, &settings, root.map(|root| root.join("prepared")))?,
     };
     let parameters = base_model::whole_model(&checkpoint, options.base.as_deref())?;
-    let batches = corpus.validation_batches(manifest);
-    let evaluation = murmur_training::model::evaluate(&manifest.model, &parameters, &batches)?;
+    let batches = || corpus.validation_batches(manifest);
+    let evaluation = murmur_training::model::evaluate(&manifest.model, &parameters, batches())?;
     let (loss, accuracy) = (evaluation.loss(), evaluation.accuracy());
     let scores = match manifest.data.source {
-        DataSource::Table => murmur_training::model::scores::of_batches(manifest, &parameters, &batches)?,
+        DataSource::Table => murmur_training::model::scores::of_batches(manifest, &parameters, batches())?,
         _ => None,
     };
     let floor = corpus.entropy_rate();
@@ -240,15 +241,22 @@ fn text_model<'a>(manifest: &'a RunManifest, refusal: &str, more: &str) -> Resul
 }
 
 /// The checkpoint with its whole model, ready to write text.
-fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
+fn load(path: &Path, base: Option<&Path>, device: &str) -> anyhow::Result<(Checkpoint, LanguageModel)> {
     let checkpoint = find(path)?;
     tell_whether_needed(&checkpoint.manifest, base);
     let spec = text_model(&checkpoint.manifest, "it writes no text", "")?;
-    let (device, _) = DeviceChoice::Auto.open()?;
+    let settings = TrainingSettings { device: device.to_owned(), ..TrainingSettings::default() };
+    let opened = Devices::open(&settings)?.all.into_iter().next().expect("a device is open");
     let parameters = base_model::whole_model(&checkpoint, base)?;
     let ends = base.map(pretrained::end_tokens).transpose().map_err(|error| pretrained_failure(&error))?;
-    let model = LanguageModel::from_parameters(spec, &parameters, &device)?.ending_at(ends.unwrap_or_default());
-    Ok((checkpoint, model))
+    let (model, why) = match device {
+        "auto" => LanguageModel::where_it_fits(spec, &parameters, &opened)?,
+        _ => (LanguageModel::from_parameters(spec, &parameters, &opened)?, None),
+    };
+    if let Some(why) = why {
+        note(&format!("warning: the model does not fit the GPU ({why}): its text is written on the CPU"));
+    }
+    Ok((checkpoint, model.ending_at(ends.unwrap_or_default())))
 }
 
 /// Of a base beside a checkpoint that has the whole model no weights are read.

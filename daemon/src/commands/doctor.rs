@@ -77,6 +77,8 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             (manifest, found)
         }
     };
+    // Held while the machine is measured: the rows of a table take memory that training does not have.
+    let mut corpus = None;
     if manifest.data.share && settings.data.files.is_empty() {
         findings.push(Finding::good("data", "comes from the swarm".to_owned()));
         if settings.privacy.is_on() {
@@ -85,7 +87,10 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     } else {
         let parameters = murmur_training::trained_layout(&manifest).parameters();
         match open_corpus(&manifest, &settings, None) {
-            Ok(corpus) => findings.extend(doctor::check_privacy(&manifest, &settings, &corpus, parameters)),
+            Ok(opened) => {
+                findings.extend(doctor::check_privacy(&manifest, &settings, &opened, parameters));
+                corpus = Some(opened);
+            }
             Err(failure) => findings.push(Finding::of_failure("data", &failure)),
         }
     }
@@ -95,6 +100,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     }
     tell("measuring   some steps of the run's model on this machine");
     let measured = machine(&manifest, &settings, &runtime, &mut findings);
+    drop(corpus);
     let megabits = found.as_ref().and_then(|found| found.megabits);
     findings.extend(measured.as_ref().map(|measured| doctor::judge_averaging(measured, megabits)));
     let configured = &settings.checkpoint.directory;

@@ -22,6 +22,7 @@ pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) 
         name: Name::new(&plan.settings.network.name),
         gossip: plan.manifest.gossip.clone(),
         synchronous: plan.manifest.synchronous.clone(),
+        weighs_members: plan.manifest.table.weighs_members(),
         end: known_end(plan.directory.root(), &plan.manifest),
         holding: Holding::ALL,
         start: start(plan, resumed),

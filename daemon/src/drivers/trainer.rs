@@ -288,7 +288,7 @@ impl TrainerThread {
             match &self.member {
                 _ if !steps || !self.is_to_step() => {}
                 Some(_) => self.step_of_member(),
-                None => self.step(),
+                None => drop(self.step()),
             }
         }
     }
@@ -372,7 +372,8 @@ impl TrainerThread {
         self.finish_arrived();
     }
 
-    fn step(&mut self) {
+    /// Whether a step was taken or left out: not where it waits for other machines.
+    fn step(&mut self) -> bool {
         let begin = Instant::now();
         let stepped = self.engine.step(self.view.progress);
         self.keep_pace(begin);
@@ -382,7 +383,8 @@ impl TrainerThread {
             // Orders are taken up, and the same batch is tried again.
             tracing::debug!("waits for the team: {why}");
             self.clock.spent_aside(end - begin);
-            return self.show();
+            self.show();
+            return false;
         }
         let tokens = stepped.as_ref().map_or(0, |report| report.tokens);
         self.clock.stepped(tokens, (begin, end), pause);
@@ -402,6 +404,7 @@ impl TrainerThread {
         }
         self.after_step();
         self.throttle.stepped(end - begin, Instant::now());
+        true
     }
 
     /// A step has been taken, that took so long with the pause before it; while all average at once, also what it waited for them.

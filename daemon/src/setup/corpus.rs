@@ -24,7 +24,12 @@ pub(crate) fn open_corpus(
     cache: Option<PathBuf>,
 ) -> Result<Corpus, Failure> {
     warn_of_left_out(manifest, &settings.data.files);
-    Corpus::open(manifest, &settings.data.place(cache)).map_err(|error| corpus_failure(&error))
+    let place = settings.data.place(cache);
+    if let Some(token) = place.unknown_token(manifest) {
+        note(&format!("warning: the run's tokenizer has no token {token:?}: it is read as ordinary text"));
+        note("hint: data.prefix and data.separator in the run file name tokens of the tokenizer.json");
+    }
+    Corpus::open(manifest, &place).map_err(|error| corpus_failure(&error))
 }
 
 /// The run that is founded without a run file: on the built-in stories, or on texts of one's own; from a base, where one is given.

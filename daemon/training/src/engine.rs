@@ -11,7 +11,7 @@ use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec, TransformerModel};
 use murmur_protocol::{Ending, Fragments, Payload, Snapshot};
 
-use crate::data::{Batch, Corpus, DataPosition, Sampler};
+use crate::data::{Corpus, DataPosition, Sampler};
 use crate::gpu::{self, Accelerator, Base, Frozen, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
 use crate::model::transformer::transformer_layout;
@@ -53,8 +53,6 @@ pub struct Engine {
     sampler: Sampler,
     /// Where the last batch began.
     batch_began: DataPosition,
-    /// Empty while held-out shards are missing.
-    validation: Vec<Batch>,
     manifest: RunManifest,
     fragments: Fragments,
     steps: u64,
@@ -237,7 +235,6 @@ impl Engine {
             warm_up_again: WarmUpAgain::default(),
             local_progress,
             outer,
-            validation: corpus.validation_batches(manifest),
             manifest: manifest.clone(),
             sampler: Sampler::new(corpus, manifest, node).several_batches(batches),
             batch_began: DataPosition::default(),
@@ -262,9 +259,6 @@ impl Engine {
     /// When the run has no such shard, or its length is another.
     pub fn add_shard(&mut self, index: usize, shard: Payload) {
         self.sampler.add_shard(index, shard);
-        if self.validation.is_empty() {
-            self.validation = self.sampler.corpus().validation_batches(&self.manifest);
-        }
     }
 
     /// Whether there is data to train on and to evaluate with. Steps and evaluations need it.
@@ -376,11 +370,12 @@ impl Engine {
     /// # Panics
     /// Without data: see [`Engine::has_data`].
     pub fn evaluate(&mut self) -> Result<Evaluation, TrainingError> {
-        assert!(!self.validation.is_empty(), "nothing is evaluated before its data is here");
         rayon::scope(|_| {
             let mut evaluation = Evaluation::default();
-            for batch in &self.validation {
-                let evaluated = self.replica.evaluate(batch);
+            let mut batches = self.sampler.corpus().validation_batches(&self.manifest).peekable();
+            assert!(batches.peek().is_some(), "nothing is evaluated before its data is here");
+            for batch in batches {
+                let evaluated = self.replica.evaluate(&batch);
                 let waits = || self.replica.waits().map(TrainingError::TeamWaits);
                 evaluation = evaluation.with(evaluated.map_err(|error| waits().unwrap_or_else(|| error.into()))?);
             }
@@ -396,7 +391,8 @@ impl Engine {
         if self.manifest.model.inputs() == 0 {
             return Ok(None);
         }
-        Ok(model::scores::of_batches(&self.manifest, &self.replica.parameters()?, &self.validation)?)
+        let batches = self.sampler.corpus().validation_batches(&self.manifest);
+        Ok(model::scores::of_batches(&self.manifest, &self.replica.parameters()?, batches)?)
     }
 
     /// A copy of θ.

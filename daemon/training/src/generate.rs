@@ -2,12 +2,14 @@
 
 mod choice;
 
+use std::sync::Arc;
+
 use candle_core::{Device, Result, bail};
 use murmur_protocol::manifest::TransformerModel;
 
 use crate::data::{Batch, Window};
 use crate::engine::options::TOKENS_AT_ONCE;
-use crate::gpu::{self, GpuReader};
+use crate::gpu::{self, Accelerator, GpuReader};
 use crate::model::transformer::Decoder;
 use crate::model::{Evaluation, Model, Transformer};
 use choice::Chooser;
@@ -38,11 +40,51 @@ impl LanguageModel {
     /// # Panics
     /// When the number of parameters is not the model's: check with [`crate::parameter_count`] what comes from outside.
     pub fn from_parameters(spec: &TransformerModel, parameters: &[f32], device: &Device) -> Result<LanguageModel> {
+        LanguageModel::on(spec, parameters, gpu::accelerator(device).ok())
+    }
+
+    /// The same; on the CPU where a GPU has no room for all of it, with what the GPU says: a model that was trained there with some
+    /// layers at a time is larger than its memory.
+    ///
+    /// # Errors
+    /// When the CPU fails.
+    ///
+    /// # Panics
+    /// As [`LanguageModel::from_parameters`].
+    pub fn where_it_fits(
+        spec: &TransformerModel,
+        parameters: &[f32],
+        device: &Device,
+    ) -> Result<(LanguageModel, Option<String>)> {
+        LanguageModel::on_or_beside(spec, parameters, gpu::accelerator(device).ok())
+    }
+
+    fn on_or_beside(
+        spec: &TransformerModel,
+        parameters: &[f32],
+        accelerator: Option<Arc<dyn Accelerator>>,
+    ) -> Result<(LanguageModel, Option<String>)> {
+        let Some(accelerator) = accelerator else { return Ok((LanguageModel::on(spec, parameters, None)?, None)) };
+        let on_gpu = LanguageModel::on(spec, parameters, Some(accelerator));
+        // Keys, values and buffers of a text take memory as well.
+        let tried =
+            on_gpu.and_then(|model| model.logits_after(&vec![0; model.context.min(TOKENS_AT_ONCE)]).map(|_| model));
+        match tried {
+            Ok(model) => Ok((model, None)),
+            Err(error) => Ok((LanguageModel::on(spec, parameters, None)?, Some(error.to_string()))),
+        }
+    }
+
+    fn on(
+        spec: &TransformerModel,
+        parameters: &[f32],
+        accelerator: Option<Arc<dyn Accelerator>>,
+    ) -> Result<LanguageModel> {
         let model = Transformer::new(spec);
         assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
-        let parameters = match gpu::accelerator(device) {
-            Ok(device) => Parameters::Gpu(GpuReader::new(device, spec, parameters)?),
-            Err(_) => Parameters::Host(parameters.to_vec()),
+        let parameters = match accelerator {
+            Some(device) => Parameters::Gpu(GpuReader::new(device, spec, parameters)?),
+            None => Parameters::Host(parameters.to_vec()),
         };
         Ok(LanguageModel { context: spec.context as usize, model, parameters, ends: Vec::new() })
     }
@@ -238,6 +280,25 @@ mod tests {
             Ok::<_, candle_core::Error>(model)
         })?;
         assert_eq!(model.ending_at(Vec::new()).generate(&bytes(b"once"), &sampling)?.take(60).count(), 60);
+        Ok(())
+    }
+
+    /// A GPU that has no room for the weights, and one that has room for these and not for a text beside them.
+    #[test]
+    fn a_model_that_is_too_large_for_a_gpu_is_read_on_the_cpu() -> Result<()> {
+        let spec = spec();
+        let parameters = Transformer::new(&spec).initial_parameters(1);
+        let on_cpu = language_model(&spec)?.logits_after(&bytes(b"once"))?;
+        for (room, fits) in [(parameters.len(), false), (4 * parameters.len() + 1000, false), (64 << 20, true)] {
+            let Some(device) = gpu::emulated::Emulated::with_room(room) else { return Ok(()) };
+            let (model, why) = LanguageModel::on_or_beside(&spec, &parameters, Some(device))?;
+            assert_eq!(
+                (why.is_none(), matches!(model.parameters, Parameters::Gpu(_))),
+                (fits, fits),
+                "{room}: {why:?}"
+            );
+            assert!(distance(&model.logits_after(&bytes(b"once"))?, &on_cpu) < 1e-5, "{room}");
+        }
         Ok(())
     }
 

@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{AttentionBias, TransformerModel};
+use murmur_protocol::manifest::{AttentionBias, DataSource, MlpModel, TransformerModel};
 use murmur_training::data::Batch;
 use murmur_training::memory::MemoryEstimate;
 use murmur_training::ops::Kernels;
-use murmur_training::{Corpus, Device, Engine, LanguageModel, TrainingOptions, model};
+use murmur_training::{Corpus, DataPlace, Device, Engine, LanguageModel, TrainingOptions, model};
 use rayon::ThreadPoolBuilder;
 
 /// Counts what is allocated, and the most at any time.
@@ -77,13 +77,40 @@ fn a_checkpoint_is_evaluated_in_parts(spec: &TransformerModel) {
     let of_text = |batch| peak_of(|| assert!(language_model.evaluate(&windows, batch).is_ok()));
     let of_batch = |batch| {
         let batches: Vec<Batch> = windows.chunks(batch).map(Batch::of).collect();
-        peak_of(|| assert!(model::evaluate(&manifest.model, &parameters, &batches).is_ok()))
+        peak_of(|| assert!(model::evaluate(&manifest.model, &parameters, batches.into_iter()).is_ok()))
     };
     // What threads keep for themselves is there.
     of_text(8);
     for (few, many) in [(of_text(8), of_text(64)), (of_batch(8), of_batch(64))] {
         assert!(10 * many < 13 * few, "{many} bytes of 64 texts, {few} of 8");
     }
+}
+
+/// Images stay bytes in their file until a batch of them is computed: as inputs those that are held out would be 31 MB here.
+fn images_that_are_held_out_stay_in_their_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, header: &[u32], values: Vec<u8>| {
+        let header: Vec<u8> = header.iter().flat_map(|number| number.to_be_bytes()).collect();
+        let path = folder.path().join(name);
+        std::fs::write(&path, [header, values].concat()).expect("written");
+        path
+    };
+    let images = 20_000;
+    let files = [
+        file("images", &[0x803, images, 28, 28], vec![7; images as usize * 28 * 28]),
+        file("labels", &[0x801, images], vec![1; images as usize]),
+    ];
+    let model = MlpModel { hidden: vec![16], ..MlpModel::default() };
+    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
+    (manifest.data.source, manifest.data.validation_fraction) = (DataSource::Idx, 0.5);
+    manifest.data.validation_sequences = 65_536;
+    let taken = peak_of(|| {
+        let corpus = Corpus::open(&manifest, &DataPlace::of_files(&files)).expect("images");
+        let mut engine = Engine::new(&manifest, corpus, [1; 32], Device::Cpu).expect("an engine");
+        let evaluation = engine.evaluate().expect("evaluated");
+        assert!((9_000..11_000).contains(&evaluation.predictions), "{}", evaluation.predictions);
+    });
+    assert!(taken < 10 << 20, "{taken} bytes");
 }
 
 /// One test alone: others would allocate at the same time.
@@ -97,6 +124,7 @@ fn the_estimate_is_near_what_training_takes() {
     let qwen = TransformerModel { head_width: 64, key_value_heads: 2, head_norm: true, ..small.clone() };
     let qwen = TransformerModel { attention_bias: AttentionBias::All, ..qwen };
     a_checkpoint_is_evaluated_in_parts(&small);
+    images_that_are_held_out_stay_in_their_file();
     let plain = TrainingOptions { kernels: Some(Kernels::Fused), ..TrainingOptions::default() };
     let composed = TrainingOptions { kernels: Some(Kernels::Composed), ..plain };
     // Where the base is most of it.

@@ -13,8 +13,8 @@ const CLASS_NAMES_BYTES_MAX: usize = 8 * 1024;
 const MODEL_FIELDS_TOLD: [&str; 6] = ["kind", "layers", "width", "heads", "feed_forward", "context"];
 
 const OPTIMIZER_FIELDS: [&str; 4] = ["kind", "muon_learning_rate", "muon_momentum", "match_batch"];
-const DATA_FIELDS: [&str; 7] =
-    ["remote", "field", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
+const DATA_FIELDS: [&str; 8] =
+    ["remote", "field", "prefix", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
 
 /// Checks the fields of models and data against each other.
 pub(super) fn validate(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
@@ -51,8 +51,9 @@ fn images(model: &ModelSpec, is_table: bool) -> Result<(), ManifestError> {
 }
 
 fn text(data: &DataSpec) -> Result<(), ManifestError> {
-    let DataSpec { field, separator, tokenizer, .. } = data;
+    let DataSpec { field, prefix, separator, tokenizer, .. } = data;
     check("data.field", field, (1..=128).contains(&field.chars().count()), "1 to 128 characters")?;
+    check("data.prefix", prefix, prefix.chars().count() <= 64, "up to 64 characters")?;
     check("data.separator", separator, separator.chars().count() <= 64, "up to 64 characters")?;
     let hexadecimal = tokenizer.len() == 64 && tokenizer.bytes().all(|byte| byte.is_ascii_hexdigit());
     let none = tokenizer.is_empty();
@@ -123,7 +124,7 @@ mod tests {
     fn what_has_its_default_is_not_told_and_what_has_not_reads_back() {
         let mut manifest = digits();
         let text = manifest.canonical_text();
-        assert!(!text.contains("classes") && !text.contains("tokenizer"), "{text}");
+        assert!(!text.contains("classes") && !text.contains("tokenizer") && !text.contains("prefix"), "{text}");
         assert_eq!(RunManifest::from_text(&text), Ok(manifest.clone()));
         manifest.data.source = DataSource::ImageFolders;
         manifest.model = CnnModel { classes: 2, hidden: vec![32, 16], ..CnnModel::default() }.into();
@@ -132,6 +133,13 @@ mod tests {
         let text = manifest.canonical_text();
         assert!(text.contains("data.source = \"image-folders\"\n"), "{text}");
         assert_eq!(RunManifest::from_text(&text), Ok(manifest));
+        let mut texts = RunManifest::default();
+        texts.data.prefix = "<s>".to_owned();
+        let text = texts.canonical_text();
+        assert!(text.contains("data.prefix = \"<s>\"\n"), "{text}");
+        assert_eq!(RunManifest::from_text(&text), Ok(texts.clone()));
+        texts.data.prefix = "<".repeat(65);
+        assert!(texts.validate().expect_err("too long").to_string().starts_with("data.prefix"));
     }
 
     #[test]

@@ -122,6 +122,9 @@ pub struct DataSpec {
     pub remote: Vec<String>,
     /// Field of JSON Lines, or column of Parquet, that holds the text; 1 to 128 characters.
     pub field: String,
+    /// Precedes each text of JSON Lines or Parquet, such as "<s>" for a tokenizer that knows it, and each prompt of
+    /// `murmur sample`; up to 64 characters.
+    pub prefix: String,
     /// Follows each text of JSON Lines or Parquet, such as "<|endoftext|>" for a tokenizer that knows it; up to 64
     /// characters.
     pub separator: String,
@@ -327,6 +330,7 @@ impl Default for DataSpec {
             digest: String::new(),
             remote: Vec::new(),
             field: "text".to_owned(),
+            prefix: String::new(),
             separator: "\n\n".to_owned(),
             tokenizer: String::new(),
             class_names: Vec::new(),

@@ -104,11 +104,18 @@ impl Default for TableSpec {
 }
 
 impl TableSpec {
-    /// What a member with so many rows to train on weighs in a synchronous run, where the others weigh 1 in the mean: then the
-    /// mean over members is that over all their rows. Not more than if it had all of them.
+    /// Whether members of a synchronous run weigh by their rows.
+    pub fn weighs_members(&self) -> bool {
+        self.rows > 0
+    }
+
+    /// What a member with so many rows to train on weighs in a synchronous run, 1 where it has as many as the mean member.
+    /// Not more than if it had all of them.
     pub fn weight_of(&self, rows: usize) -> f64 {
-        let members = f64::from(self.members);
-        if self.rows > 0 { (rows as f64 / self.rows as f64).min(1.0) * members } else { 1.0 }
+        match self.weighs_members() {
+            true => (rows as f64 / self.rows as f64).min(1.0) * f64::from(self.members),
+            false => 1.0,
+        }
     }
 
     /// Inputs that a row has: one for each number and each indicator, and for each category column one for each of its values

@@ -14,6 +14,7 @@ use crate::manifest::SynchronousSpec;
 use crate::message::Message;
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
+use crate::numerics::contribution_values;
 use crate::peer::PeerId;
 use crate::scheme::{Scheme, SchemeOrder};
 use crate::status::Phase;
@@ -24,6 +25,8 @@ use crate::time::Time;
 #[derive(Debug)]
 pub(super) struct Choosing {
     spec: SynchronousSpec,
+    /// Of a contribution.
+    values: usize,
     choice: SchemeChoice,
     /// Above all epochs that this node has announced.
     next_epoch: u64,
@@ -36,10 +39,12 @@ impl Choosing {
     pub(super) fn new(config: &Config, layout: &ModelLayout, now: Time) -> Option<Choosing> {
         let spec = config.synchronous.clone();
         let shape = spec.topology.shape().filter(|_| spec.auto)?;
+        let values = contribution_values(layout.parameters(), config.weighs_members);
         Some(Choosing {
-            choice: SchemeChoice::new(shape, spec.codec().bytes(layout.parameters()), spec.members_min as usize, now),
+            choice: SchemeChoice::new(shape, spec.codec().bytes(values), spec.members_min as usize, now),
             next_epoch: config.first_number.min(EPOCH_NUMBER_MAX / 2),
             earlier: Counts::default(),
+            values,
             spec,
         })
     }
@@ -138,7 +143,7 @@ impl Node {
         let Some(choosing) = &mut self.choosing else { return };
         choosing.next_epoch += 1;
         let progress = (self.phase == Phase::Training).then_some(self.pairwise.training().progress);
-        let (who, state) = ((self.me, self.layout.parameters()), (choosing.next_epoch, progress));
+        let (who, state) = ((self.me, choosing.values), (choosing.next_epoch, progress));
         let member = Synchronous::seeking(&choosing.spec, who, state, now + LISTENING);
         self.synchronous = member.map(|member| member.after(choosing.earlier));
         self.joining.give_up(&mut self.outbox);

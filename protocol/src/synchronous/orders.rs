@@ -21,7 +21,7 @@ impl Synchronous {
             }
             Order::Begin { .. } => self.begin(out),
             Order::Send { to, name, what } => {
-                let range = self.codec.elements(what.slices, self.parameters);
+                let range = self.codec.elements(what.slices, self.values);
                 match (&self.written, self.accumulator.take()) {
                     (Some((of, payload)), accumulator) if *of == range => {
                         self.accumulator = accumulator;
@@ -36,7 +36,7 @@ impl Synchronous {
             }
             Order::Absorb { name, what } => {
                 self.written = None;
-                let range = self.codec.elements(what.slices, self.parameters);
+                let range = self.codec.elements(what.slices, self.values);
                 let bytes = self.codec.bytes(range.len());
                 let fitting = self.kept.remove(&name).filter(|(_, payload)| payload.len() == bytes);
                 if let (Some((_, received)), Some(accumulator)) = (fitting, self.accumulator.take()) {

@@ -46,6 +46,7 @@ impl Swarm {
             name: None,
             gossip: self.scenario.gossip.clone(),
             synchronous: self.scenario.synchronous.clone(),
+            weighs_members: false,
             end: RunEnd { order: self.disks[index].finish.clone(), ..self.founder.end() },
             holding: if knows_holding { plan.holding } else { Holding::ALL },
             start,

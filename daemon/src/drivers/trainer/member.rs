@@ -112,23 +112,40 @@ impl TrainerThread {
             self.contribute_gradient();
             return;
         }
-        // What own steps lead away from.
-        if member.steps == 0
-            && let Err(error) = self.engine.keep_average()
-        {
-            return self.give_up(format!("at {}: {error}", self.place()));
+        let every_steps = member.spec.every_steps;
+        if member.steps < every_steps {
+            // What own steps lead away from.
+            if member.steps == 0
+                && let Err(error) = self.engine.keep_average()
+            {
+                return self.fail_unless_it_waits(&error);
+            }
+            let before = self.view.steps;
+            // Where it waits for other machines, the order stays open, and the same step is tried again.
+            if !self.step() {
+                return;
+            }
+            let Some(member) = &mut self.member else { return };
+            // A step that was left out counts as well, or the others would wait.
+            member.steps += 1;
+            tracing::trace!(before, "step {} of {every_steps}", member.steps);
         }
-        let before = self.view.steps;
-        self.step();
-        let Some(member) = &mut self.member else { return };
-        // A step that was left out counts as well, or the others would wait.
-        member.steps += 1;
-        tracing::trace!(before, "step {} of {}", member.steps, member.spec.every_steps);
-        if member.steps >= member.spec.every_steps && self.stage == Stage::Training {
-            let contribution =
-                self.engine.contributed_model().and_then(|values| Ok((values, self.engine.replica_digest()?)));
-            self.contribute(contribution);
+        let is_due = self.member.as_ref().is_some_and(|member| member.steps >= every_steps);
+        if is_due && self.stage == Stage::Training {
+            match self.engine.contributed_model().and_then(|values| Ok((values, self.engine.replica_digest()?))) {
+                Err(error @ TrainingError::TeamWaits(_)) => self.fail_unless_it_waits(&error),
+                contribution => self.contribute(contribution),
+            }
         }
+    }
+
+    /// Training ends with an error, but not with one that other machines mend by coming back.
+    fn fail_unless_it_waits(&mut self, error: &TrainingError) {
+        if let TrainingError::TeamWaits(why) = error {
+            tracing::debug!("waits for the team: {why}");
+            return self.show();
+        }
+        self.give_up(format!("at {}: {error}", self.place()));
     }
 
     /// Where training has failed, the others are to go on without this member.

@@ -12,10 +12,11 @@ use murmur_protocol::shards::{ShardSet, Sharding};
 
 use super::files::{JoinedFiles, digest_of};
 use super::images::ImageSet;
+use super::place::{DataPlace, check_vocabulary};
 use super::shared::SharedText;
-use super::table::{self, RowSet};
+use super::table::RowSet;
 use super::tokens::TokenFile;
-use super::{Batch, CorpusError, Grammar, Image, Tokenizer, Window, ids, image_folders};
+use super::{Batch, CorpusError, Grammar, Image, Window, ids};
 
 /// Where batches and validation windows come from.
 pub struct Corpus {
@@ -42,72 +43,13 @@ pub(crate) enum Content {
     Rows(RowSet),
 }
 
-/// Where a machine has the data of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DataPlace {
-    /// Files and folders, in order.
-    pub files: Vec<PathBuf>,
-    /// The run's `tokenizer.json`, where it reads with one.
-    pub tokenizer: Option<PathBuf>,
-    /// Where data is kept in the form that training reads; without it that is done anew each time.
-    pub cache: Option<PathBuf>,
-    /// Statistics of other members' tables, by which a founder standardises.
-    pub statistics: Vec<PathBuf>,
-    /// Whether what is told of these data has to be private.
-    pub private: bool,
-}
-
-impl DataPlace {
-    /// These files, and nothing else.
-    pub fn of_files(files: &[PathBuf]) -> DataPlace {
-        DataPlace { files: files.to_vec(), ..DataPlace::default() }
-    }
-
-    /// Fills in what a founder's data say about its run: the digest of its tokenizer, the names of its classes, how its tables
-    /// are read.
-    ///
-    /// # Errors
-    /// When the tokenizer, the folders or the tables cannot be read.
-    pub fn complete(&self, mut manifest: RunManifest) -> Result<RunManifest, CorpusError> {
-        if manifest.data.source == DataSource::Table {
-            return table::complete(manifest, &self.files, &self.statistics, self.private);
-        }
-        if let Some(path) = self.statistics.first() {
-            return Err(CorpusError::StatisticsUnused(path.clone()));
-        }
-        let data = &mut manifest.data;
-        let reads_text = data.source.gives_text_of_files();
-        if let Some(path) = self.tokenizer.as_ref().filter(|_| data.tokenizer.is_empty() && reads_text && !data.share) {
-            data.tokenizer = Tokenizer::open(path)?.digest().to_owned();
-        }
-        if data.source == DataSource::ImageFolders && data.class_names.is_empty() {
-            let names = image_folders::class_names(&self.files)?;
-            let classes = manifest.model.classes() as usize;
-            if names.len() != classes {
-                return Err(CorpusError::ClassCount { names: names.len(), classes });
-            }
-            data.class_names = names;
-        }
-        Ok(manifest)
-    }
-
-    /// The run's tokenizer; `None` where it reads bytes.
-    fn tokenizer(&self, manifest: &RunManifest) -> Result<Option<Tokenizer>, CorpusError> {
-        let digest = &manifest.data.tokenizer;
-        match &self.tokenizer {
-            _ if digest.is_empty() => Ok(None),
-            None => Err(CorpusError::NoTokenizer(digest.clone())),
-            Some(path) => Tokenizer::of_run(path, digest, manifest.model.vocabulary() as usize).map(Some),
-        }
-    }
-}
-
 impl Corpus {
     /// The corpus of a run: the grammar, or what `place` holds, in the given order.
     ///
     /// # Errors
     /// When something is missing, unwanted, unreadable, too short or not the run's.
     pub fn open(manifest: &RunManifest, place: &DataPlace) -> Result<Corpus, CorpusError> {
+        check_vocabulary(manifest)?;
         let (data, context) = (&manifest.data, manifest.model.context() as usize);
         if let Some(path) = place.tokenizer.as_ref().filter(|_| data.tokenizer.is_empty()) {
             return Err(CorpusError::TokenizerUnused(path.clone()));
@@ -338,24 +280,35 @@ impl Corpus {
     }
 
     /// What a run evaluates with, the same on every node with the same data: the windows of [`Corpus::validation`], or up
-    /// to `data.validation_sequences` held-out images or rows. None where shards of it are still missing.
+    /// to `data.validation_sequences` held-out images or rows. None where shards of it are still missing. They are made one by one:
+    /// as inputs of a model images take four times as much memory as they do here.
     ///
     /// # Panics
     /// When the corpus was opened for a longer context.
-    pub fn validation_batches(&self, manifest: &RunManifest) -> Vec<Batch> {
+    pub fn validation_batches(&self, manifest: &RunManifest) -> Box<dyn Iterator<Item = Batch> + '_> {
         let size = manifest.optimizer.batch_sequences as usize;
+        let first = |numbers: &[usize]| numbers.len().min(manifest.data.validation_sequences as usize);
         match &self.content {
             Content::Images(images) => {
-                let numbers = images.held_out().iter().take(manifest.data.validation_sequences as usize);
-                let examples: Vec<Image> = numbers.map(|number| images.image(*number)).collect();
-                examples.chunks(size).map(|examples| Batch::of_images(examples, images.shape())).collect()
+                let numbers = &images.held_out()[..first(images.held_out())];
+                Box::new(numbers.chunks(size).map(|numbers| {
+                    let examples: Vec<Image> = numbers.iter().map(|number| images.image(*number)).collect();
+                    Batch::of_images(&examples, images.shape())
+                }))
             }
             Content::Rows(rows) => {
-                let numbers = rows.held_out();
-                let numbers = &numbers[..numbers.len().min(manifest.data.validation_sequences as usize)];
-                numbers.chunks(size).map(|numbers| rows.batch(numbers)).collect()
+                let numbers = &rows.held_out()[..first(rows.held_out())];
+                Box::new(numbers.chunks(size).map(|numbers| rows.batch(numbers)))
             }
-            _ => self.validation(manifest).chunks(size).map(Batch::of).collect(),
+            _ => {
+                let mut windows = self.validation(manifest);
+                let batch = move || {
+                    let later = windows.split_off(size.min(windows.len()));
+                    let now = std::mem::replace(&mut windows, later);
+                    (!now.is_empty()).then(|| Batch::of(&now))
+                };
+                Box::new(std::iter::from_fn(batch))
+            }
         }
     }
 

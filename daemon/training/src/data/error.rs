@@ -64,6 +64,12 @@ pub enum CorpusError {
         /// Images there are.
         images: usize,
     },
+    /// Text is read as bytes, of which the model does not know all.
+    #[error("this run reads bytes (data.tokenizer is empty), but the model's vocabulary has {vocabulary} of 256")]
+    VocabularyTooSmall {
+        /// The run's `model.vocabulary`.
+        vocabulary: u32,
+    },
     /// The content is not that of the run.
     #[error("the data differs from this run's: BLAKE3 {actual}, but data.digest is {expected}")]
     OtherData {
@@ -284,6 +290,9 @@ impl CorpusError {
             CorpusError::TokenizerUnreadable { .. } => "it takes the tokenizer.json of a Hugging Face model",
             CorpusError::OtherTokenizer { .. } => "every node of a run needs the very same tokenizer.json",
             CorpusError::VocabularyTooLarge { .. } => "set model.vocabulary in the run file to the tokenizer's size",
+            CorpusError::VocabularyTooSmall { .. } => {
+                "set model.vocabulary in the run file to 256, or give a tokenizer with --tokenizer FILE"
+            }
             CorpusError::NotTokenized { .. } => "check the text and the tokenizer",
             CorpusError::NotIdx { .. } => "fetch the file again; plain and .gz files are read",
             CorpusError::Unpaired { .. } | CorpusError::CountMismatch { .. } => {

@@ -5,13 +5,13 @@
 //! has learned its own checkpoints.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::manifest::DataSource;
 
 use super::CorpusError;
+use crate::regular;
 
 /// Folders in folders are followed this deep. A guess.
 const DEPTH_MAX: usize = 16;
@@ -48,6 +48,8 @@ pub enum Reason {
     Gone,
     /// A link to a folder that it lies in.
     Loop,
+    /// A folder in more folders than are followed.
+    TooDeep,
 }
 
 impl fmt::Display for LeftOut {
@@ -60,6 +62,7 @@ impl fmt::Display for LeftOut {
             Reason::DataDirectory => "a data directory of murmur",
             Reason::Gone => "leads nowhere",
             Reason::Loop => "a link to a folder that it lies in",
+            Reason::TooDeep => "more than 16 folders deep",
         };
         write!(formatter, "{} ({reason})", self.path.display())
     }
@@ -133,9 +136,6 @@ fn collect(
     around: &mut Vec<PathBuf>,
     listing: &mut Listing,
 ) -> Result<(), CorpusError> {
-    if around.len() == DEPTH_MAX {
-        return Ok(());
-    }
     let unreadable = |path: &Path, source| CorpusError::Unreadable { path: path.to_owned(), source };
     around.push(folder.canonicalize().map_err(|error| unreadable(folder, error))?);
     for path in entries(folder)? {
@@ -153,6 +153,8 @@ fn collect(
                 Some(Reason::Loop)
             } else if is_data_directory(&path) {
                 Some(Reason::DataDirectory)
+            } else if around.len() == DEPTH_MAX {
+                Some(Reason::TooDeep)
             } else {
                 collect(source, &path, around, listing)?;
                 continue;
@@ -199,7 +201,7 @@ fn is_data_directory(folder: &Path) -> bool {
 
 fn head(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    File::open(path)?.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+    regular::open(path)?.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 
@@ -304,6 +306,33 @@ mod tests {
         let expected =
             [("b/up", Reason::Loop), ("gone", Reason::Gone), ("itself", Reason::Gone), ("loop", Reason::Loop)];
         assert_eq!(left_out(root, &listing), expected.map(|(name, reason)| (name.to_owned(), reason)));
+    }
+
+    #[test]
+    fn folders_that_are_too_deep_are_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |depth: usize| (1..depth).fold(folder.path().to_owned(), |path, _| path.join("d"));
+        std::fs::create_dir_all(path(DEPTH_MAX + 2)).expect("folders");
+        for depth in [1, DEPTH_MAX, DEPTH_MAX + 1] {
+            std::fs::write(path(depth).join("a.txt"), "text").expect("written");
+        }
+        let listing = list(DataSource::Files, &[folder.path().to_owned()]).expect("files");
+        assert_eq!(listing.files, [path(1).join("a.txt"), path(DEPTH_MAX).join("a.txt")]);
+        assert_eq!(listing.left_out, [LeftOut { path: path(DEPTH_MAX + 1), reason: Reason::TooDeep }]);
+        assert!(described(&listing.left_out).contains(&format!("more than {DEPTH_MAX} folders deep")));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_that_is_named_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo is there").success());
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(super::super::files::JoinedFiles::open(&[pipe]).map(|_| ())));
+        let opened = told.recv_timeout(std::time::Duration::from_secs(5)).expect("an answer at once");
+        let message = opened.expect_err("a pipe").to_string();
+        assert!(message.contains("no regular file"), "{message}");
     }
 
     #[test]

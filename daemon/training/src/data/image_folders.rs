@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use super::CorpusError;
 use super::folders::entries;
+use super::held_out::mark_of_names;
 use super::image_shape::ImageShape;
 use super::prepared::{Key, open_or_write, unwritable};
 
@@ -34,7 +35,8 @@ pub(super) fn class_names(roots: &[PathBuf]) -> Result<Vec<String>, CorpusError>
     Ok(names)
 }
 
-/// (pixels, labels) of all images, class by class.
+/// (pixels, labels, marks) of all images, class by class. An image is named by its class and its file, wherever that lies: one
+/// more image moves the numbers of all classes behind it.
 ///
 /// # Errors
 /// When a sub-folder is no class, or an image cannot be read.
@@ -43,14 +45,17 @@ pub(super) fn open(
     class_names: &[String],
     shape: ImageShape,
     folder: Option<&Path>,
-) -> Result<(Bytes, Vec<u32>), CorpusError> {
-    let (mut files, mut labels) = (Vec::new(), Vec::new());
+) -> Result<(Bytes, Vec<u32>, Vec<u64>), CorpusError> {
+    let (mut files, mut labels, mut marks) = (Vec::new(), Vec::new(), Vec::new());
     for class in sub_folders(roots)? {
         let Some(label) = class_names.iter().position(|name| *name == name_of(&class)) else {
             return Err(CorpusError::UnknownClass { path: class, classes: class_names.join(", ") });
         };
         let images = entries(&class)?.into_iter().filter(|path| is_image(path) && !is_empty(path));
-        files.extend(images);
+        for image in images {
+            marks.push(mark_of_names(&[&name_of(&class), &name_of(&image)]));
+            files.push(image);
+        }
         labels.resize(files.len(), label as u32);
     }
     if files.is_empty() {
@@ -60,7 +65,7 @@ pub(super) fn open(
     key.add(format!("{shape:?}").as_bytes());
     files.iter().try_for_each(|file| key.add_file(file))?;
     let pixels = open_or_write(folder, &key, |file, place| write(&files, shape, file, place))?;
-    Ok((pixels, labels))
+    Ok((pixels, labels, marks))
 }
 
 /// `place`: the folder that is written in.
@@ -139,12 +144,16 @@ mod tests {
         let roots = [root.path().to_owned()];
         let names = class_names(&roots).expect("two classes");
         assert_eq!(names, ["cat", "dog"]);
-        let (pixels, labels) = open(&roots, &names, SHAPE, None).expect("images");
+        let (pixels, labels, marks) = open(&roots, &names, SHAPE, None).expect("images");
         assert_eq!(labels, [0, 1]);
         assert_eq!(pixels[..24], [7; 24]);
         assert!(pixels[24..].len() == 24 && pixels[24..].iter().all(|value| value.abs_diff(200) < 4), "{pixels:?}");
         let colours = ImageShape { channels: 3, ..SHAPE };
         assert_eq!(open(&roots, &names, colours, None).expect("images").0.len(), 2 * 3 * 24);
+        // One more image of an earlier class moves the numbers of all behind it, and no mark.
+        GrayImage::from_pixel(6, 4, Luma([9])).save(root.path().join("cat/b.png")).expect("written");
+        let of_more = open(&roots, &names, SHAPE, None).expect("images").2;
+        assert_eq!([of_more[0], of_more[2]], marks[..]);
     }
 
     #[test]

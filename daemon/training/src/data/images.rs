@@ -11,6 +11,7 @@ use murmur_protocol::manifest::{DataSource, ModelSpec, RunManifest};
 use murmur_protocol::random::{Generator, Rng, RngExt, stream};
 
 use super::files::JoinedFiles;
+use super::held_out::{HeldOut, mark_of_place};
 use super::image_shape::ImageShape;
 use super::tokens::uniform;
 use super::{CorpusError, idx, image_folders};
@@ -46,11 +47,11 @@ impl ImageSet {
         folder: Option<&Path>,
     ) -> Result<ImageSet, CorpusError> {
         let shape = ImageShape::of(&manifest.model);
-        let (pixels, labels) = match manifest.data.source {
+        let (pixels, labels, marks) = match manifest.data.source {
             DataSource::Idx => from_idx(paths, &manifest.model, folder)?,
             _ => from_folders(manifest, paths, shape, folder)?,
         };
-        let (training, held_out) = split(labels.len(), manifest)?;
+        let (training, held_out) = split(&marks, manifest)?;
         Ok(ImageSet { shape, pixels, labels, training, held_out })
     }
 
@@ -148,22 +149,22 @@ impl ImageSet {
     }
 }
 
-fn from_idx(
-    paths: &[PathBuf],
-    model: &ModelSpec,
-    folder: Option<&Path>,
-) -> Result<(JoinedFiles, Vec<u32>), CorpusError> {
+/// Pixels, labels, and what names each image.
+type Found = (JoinedFiles, Vec<u32>, Vec<u64>);
+
+fn from_idx(paths: &[PathBuf], model: &ModelSpec, folder: Option<&Path>) -> Result<Found, CorpusError> {
     let pairs = idx::open_pairs(paths, ImageShape::of(model), folder)?;
-    let mut labels = Vec::new();
-    for pair in &pairs {
+    let (mut labels, mut marks) = (Vec::new(), Vec::new());
+    for (file, pair) in pairs.iter().enumerate() {
         let of_pair = pair.labels.iter().map(|label| u32::from(*label));
         if let Some((index, label)) = of_pair.clone().enumerate().find(|(_, label)| *label >= model.classes()) {
             let (path, classes) = (pair.labels_path.clone(), model.classes() as usize);
             return Err(CorpusError::LabelOutOfRange { path, index, label, classes });
         }
         labels.extend(of_pair);
+        marks.extend((0..pair.labels.len()).map(|image| mark_of_place(file, image)));
     }
-    Ok((JoinedFiles::of(pairs.into_iter().map(|pair| pair.pixels)), labels))
+    Ok((JoinedFiles::of(pairs.into_iter().map(|pair| pair.pixels)), labels, marks))
 }
 
 fn from_folders(
@@ -171,36 +172,28 @@ fn from_folders(
     paths: &[PathBuf],
     shape: ImageShape,
     folder: Option<&Path>,
-) -> Result<(JoinedFiles, Vec<u32>), CorpusError> {
+) -> Result<Found, CorpusError> {
     let named = &manifest.data.class_names;
     let names = if named.is_empty() { image_folders::class_names(paths)? } else { named.clone() };
     let classes = manifest.model.classes() as usize;
     if names.len() != classes {
         return Err(CorpusError::ClassCount { names: names.len(), classes });
     }
-    let (pixels, labels) = image_folders::open(paths, &names, shape, folder)?;
-    Ok((JoinedFiles::of([pixels]), labels))
+    let (pixels, labels, marks) = image_folders::open(paths, &names, shape, folder)?;
+    Ok((JoinedFiles::of([pixels]), labels, marks))
 }
 
 /// (numbers to train on in order, numbers held out in the order of the draw).
-fn split(images: usize, manifest: &RunManifest) -> Result<(Vec<usize>, Vec<usize>), CorpusError> {
-    let (training, numbers) = draw_held_out(images, manifest, "held-out images");
-    for (part, numbers) in [("training", &training), ("validation", &numbers)] {
+fn split(marks: &[u64], manifest: &RunManifest) -> Result<(Vec<usize>, Vec<usize>), CorpusError> {
+    let mut draw = HeldOut::new(manifest, "held-out images");
+    marks.iter().for_each(|mark| draw.push(*mark));
+    let (training, held_out) = draw.finish();
+    for (part, numbers) in [("training", &training), ("validation", &held_out)] {
         if numbers.is_empty() {
-            return Err(CorpusError::TooFewImages { part, images });
+            return Err(CorpusError::TooFewImages { part, images: marks.len() });
         }
     }
-    Ok((training, numbers))
-}
-
-/// (numbers of the examples to train on in order, numbers of those held out in the order of a draw by the run's seed).
-pub(super) fn draw_held_out(examples: usize, manifest: &RunManifest, purpose: &str) -> (Vec<usize>, Vec<usize>) {
-    let held_out = (examples as f64 * manifest.data.validation_fraction).round() as usize;
-    let mut numbers: Vec<usize> = (0..examples).collect();
-    shuffle(&mut numbers, &mut stream(manifest.run.seed, purpose, &[]));
-    let mut training = numbers.split_off(held_out.min(examples));
-    training.sort_unstable();
-    (training, numbers)
+    Ok((training, held_out))
 }
 
 /// Fisher–Yates by hand: a library's shuffle may change its draws, which would move every node's data.
@@ -262,16 +255,25 @@ mod tests {
     #[test]
     fn a_seeded_draw_holds_out_its_part_and_every_image_is_in_one_of_both() {
         let (images, again) = (set(200), set(200));
-        assert_eq!((images.training.len(), images.held_out().len()), (160, 40));
+        assert!((30..=50).contains(&images.held_out().len()), "{}", images.held_out().len());
         let mut all = [&images.training[..], images.held_out()].concat();
         all.sort_unstable();
         assert_eq!(all, (0..200).collect::<Vec<_>>());
         assert_eq!(images.held_out(), again.held_out());
         let mut other = manifest();
         other.run.seed = 2;
-        assert_ne!(split(200, &other).expect("enough").1, images.held_out());
+        let marks: Vec<u64> = (0..200).map(|image| mark_of_place(0, image)).collect();
+        assert_eq!(split(&marks, &manifest()).expect("enough").1, images.held_out());
+        assert_ne!(split(&marks, &other).expect("enough").1, images.held_out());
         assert_eq!(images.image(7), Image { pixels: vec![7; 6], label: 1 });
-        assert!(split(1, &manifest()).expect_err("one image").to_string().contains("validation part"));
+        assert!(split(&marks[..1], &manifest()).expect_err("one image").to_string().contains("validation part"));
+    }
+
+    #[test]
+    fn an_image_that_is_added_redraws_none_of_those_held_out() {
+        let (images, more) = (set(200), set(201));
+        let held_out: Vec<usize> = more.held_out().iter().copied().filter(|number| *number < 200).collect();
+        assert_eq!(held_out, images.held_out());
     }
 
     #[test]
@@ -296,7 +298,7 @@ mod tests {
                 .for_each(|number| counts[images.labels[*number] as usize] += 1);
             counts
         };
-        assert_eq!(counts(1, 0.0).iter().sum::<usize>(), 192);
+        assert_eq!(counts(1, 0.0).iter().sum::<usize>(), images.training().len());
         assert_eq!(counts(1, 0.1), counts(1, 0.1));
         let spread = |skew| -> f64 {
             let share = |node| {

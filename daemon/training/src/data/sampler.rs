@@ -1,9 +1,10 @@
 //! Each node's own endless order of batches, and a position in it that survives a restart.
 //!
-//! Text: the training region is cut into windows, shuffled anew every epoch by a seeded stream of the node's own, so
-//! that no two nodes read in the same order and no node has to know the others. Images and rows of tables: the same, one by one.
-//! Of shared data the part that is here is read; a shard that arrives begins a new epoch, over what is here then. Grammar: every sequence is generated
-//! from its own stream, named by node and number. Either way a position is two numbers.
+//! Text: the training region is cut into windows, in another order every epoch by a seeded stream of the node's own, so that no
+//! two nodes read in the same order and no node has to know the others. Images and rows of tables: the same, one by one. An
+//! order is looked up window by window and takes no memory, however large the data. Of shared data the part that is here is
+//! read; a shard that arrives begins a new epoch, over what is here then. Grammar: every sequence is generated from its own
+//! stream, named by node and number. Either way a position is two numbers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use murmur_protocol::random::{Generator, RngExt, stream};
 use murmur_protocol::{Payload, RunManifest};
 
 use super::corpus::{Content, Corpus};
-use super::images::{ImageSet, shuffle};
+use super::images::ImageSet;
+use super::permutation::Permutation;
 use super::{Batch, Image, Window, ids};
 
 /// Where a node is in its data.
@@ -34,14 +36,56 @@ pub struct Sampler {
     label_skew: f64,
     shift_pixels: u32,
     position: DataPosition,
-    /// The order of the current epoch's windows or images, with the epoch that it belongs to.
+    /// The order of the current epoch's windows, images or rows, with the epoch that it belongs to.
     order: Option<EpochOrder>,
+    /// With label skew the images that are this node's, once they are known.
+    share: Option<Vec<usize>>,
 }
 
 struct EpochOrder {
     epoch: u64,
-    /// Where each window begins, or which image or row comes.
-    places: Vec<usize>,
+    places: Places,
+    permutation: Permutation,
+}
+
+/// Where an epoch's windows begin, or which images or rows there are.
+struct Places {
+    /// Of each stretch: how many places are before it, and its first one.
+    stretches: Vec<(u64, usize)>,
+    /// From a place to the next one of its stretch.
+    apart: usize,
+    count: u64,
+}
+
+impl Places {
+    /// The numbers below `count`.
+    fn numbers(count: usize) -> Places {
+        Places { stretches: vec![(0, 0)], apart: 1, count: count as u64 }
+    }
+
+    /// Where windows of `context` begin in `stretches` of text.
+    fn of_windows(stretches: &[Range<usize>], context: usize, generator: &mut Generator) -> Places {
+        // A window needs one byte more than the context, for its last target.
+        let spares = stretches.iter().filter_map(|stretch| stretch.len().checked_sub(1 + context));
+        let spare = spares.max().expect("the corpus holds at least one window");
+        // The first window begins here, so that borders fall elsewhere in each epoch.
+        let phase = generator.random_range(0..=spare.min(context - 1));
+        let mut places = Places { stretches: Vec::with_capacity(stretches.len()), apart: context, count: 0 };
+        for stretch in stretches {
+            places.stretches.push((places.count, stretch.start + phase));
+            places.count += (stretch.len().saturating_sub(1 + phase) / context) as u64;
+        }
+        places
+    }
+
+    /// # Panics
+    /// When there is no place.
+    fn at(&self, number: u64) -> usize {
+        // Stretches without a window come before the next one that begins with the same number.
+        let stretch = self.stretches.partition_point(|(before, _)| *before <= number);
+        let (before, first) = self.stretches[stretch - 1];
+        first + (number - before) as usize * self.apart
+    }
 }
 
 impl Sampler {
@@ -57,6 +101,7 @@ impl Sampler {
             shift_pixels: manifest.data.shift_pixels,
             position: DataPosition::default(),
             order: None,
+            share: None,
         }
     }
 
@@ -104,8 +149,9 @@ impl Sampler {
             return Batch::of_images(&examples, images.shape());
         }
         if let Content::Rows(rows) = corpus.content() {
-            let next = |sampler: &mut Sampler| sampler.next_place(|_, _| rows.training().to_vec());
-            let numbers: Vec<usize> = (0..self.batch_sequences).map(|_| next(self)).collect();
+            let rows_of_node = rows.training();
+            let next = |sampler: &mut Sampler| sampler.next_place(|_| Places::numbers(rows_of_node.len()));
+            let numbers: Vec<usize> = (0..self.batch_sequences).map(|_| rows_of_node[next(self)]).collect();
             return rows.batch(&numbers);
         }
         let windows: Vec<Window> = (0..self.batch_sequences).map(|_| self.next_window()).collect();
@@ -120,13 +166,18 @@ impl Sampler {
             let mut generator = stream(self.seed, "training stories", &[&self.node, &sequence]);
             return ids(&grammar.window(&mut generator, self.context + 1));
         }
-        let start = self.next_place(|sampler, generator| sampler.windows(&corpus.stretches(), generator));
+        let context = self.context;
+        let start = self.next_place(|generator| Places::of_windows(&corpus.stretches(), context, generator));
         corpus.read(start..start + self.context + 1).expect("a window lies within a stretch")
     }
 
     fn next_image(&mut self, images: &ImageSet) -> Image {
-        let number = self.next_place(|sampler, _| images.share_of(&sampler.node, sampler.seed, sampler.label_skew));
-        let image = images.image(number);
+        if self.label_skew > 0.0 && self.share.is_none() {
+            self.share = Some(images.share_of(&self.node, self.seed, self.label_skew));
+        }
+        let count = self.share.as_deref().unwrap_or(images.training()).len();
+        let place = self.next_place(|_| Places::numbers(count));
+        let image = images.image(self.share.as_deref().unwrap_or(images.training())[place]);
         if self.shift_pixels == 0 {
             return image;
         }
@@ -135,43 +186,27 @@ impl Sampler {
         images.shifted(image, self.shift_pixels, &mut generator)
     }
 
-    /// The next place of this epoch, or of the one after it: a shuffle of `places`.
-    fn next_place(&mut self, places: impl Fn(&Sampler, &mut Generator) -> Vec<usize>) -> usize {
+    /// The next place of this epoch, or of the one after it, of those that `places` gives.
+    fn next_place(&mut self, places: impl Fn(&mut Generator) -> Places) -> usize {
         loop {
+            let epoch = self.position.epoch;
             let order = match self.order.take() {
-                Some(order) if order.epoch == self.position.epoch => order,
-                _ => self.shuffled(&places),
+                Some(order) if order.epoch == epoch => order,
+                _ => {
+                    let parts = [&self.node[..], &epoch.to_le_bytes()];
+                    let mut generator = stream(self.seed, "data assignment", &parts);
+                    let places = places(&mut generator);
+                    EpochOrder { epoch, permutation: Permutation::new(generator.random(), places.count), places }
+                }
             };
-            let place = order.places.get(self.position.cursor as usize).copied();
+            let place = order.permutation.at(self.position.cursor).map(|number| order.places.at(number));
             self.order = Some(order);
             if let Some(place) = place {
                 self.position.cursor += 1;
                 return place;
             }
-            self.position = DataPosition { epoch: self.position.epoch.wrapping_add(1), cursor: 0 };
+            self.position = DataPosition { epoch: epoch.wrapping_add(1), cursor: 0 };
         }
-    }
-
-    fn shuffled(&self, places: impl Fn(&Sampler, &mut Generator) -> Vec<usize>) -> EpochOrder {
-        let epoch = self.position.epoch;
-        let mut generator = stream(self.seed, "data assignment", &[&self.node, &epoch.to_le_bytes()]);
-        let mut places = places(self, &mut generator);
-        shuffle(&mut places, &mut generator);
-        EpochOrder { epoch, places }
-    }
-
-    /// Where windows begin in `stretches` of text.
-    fn windows(&self, stretches: &[Range<usize>], generator: &mut Generator) -> Vec<usize> {
-        // A window needs one byte more than the context, for its last target.
-        let spares = stretches.iter().filter_map(|stretch| stretch.len().checked_sub(1 + self.context));
-        let spare = spares.max().expect("the corpus holds at least one window");
-        // The first window begins here, so that borders fall elsewhere in each epoch.
-        let phase = generator.random_range(0..=spare.min(self.context - 1));
-        let starts = |stretch: &Range<usize>| {
-            let (first, count) = (stretch.start + phase, stretch.len().saturating_sub(1 + phase) / self.context);
-            (0..count).map(move |index| first + index * self.context)
-        };
-        stretches.iter().flat_map(starts).collect()
     }
 }
 
@@ -206,6 +241,46 @@ mod tests {
                 assert_eq!(original.next_batch(), restored.next_batch());
             }
         }
+    }
+
+    /// A file of 256 GB without blocks on disk: an order of its windows in memory would be 2 GB, and would take a minute.
+    #[test]
+    fn the_order_of_a_large_file_takes_no_memory_and_a_position_finds_its_place_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("large.txt");
+        std::fs::File::create(&path).and_then(|file| file.set_len(256 << 30)).expect("a sparse file");
+        let model = TransformerModel { context: 1024, ..TransformerModel::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
+        manifest.data.source = DataSource::Files;
+        let place = crate::data::DataPlace::of_files(&[path]);
+        let corpus = Arc::new(Corpus::open(&manifest, &place).expect("a corpus"));
+        let sampler = || Sampler::new(corpus.clone(), &manifest, [1; 32]);
+        let (mut first, mut again) = (sampler(), sampler());
+        let next = |sampler: &mut Sampler| {
+            sampler.next_place(|generator| Places::of_windows(&corpus.stretches(), 1024, generator))
+        };
+        let begin = std::time::Instant::now();
+        let starts: Vec<usize> = (0..1000).map(|_| next(&mut first)).collect();
+        again.seek(DataPosition { epoch: 0, cursor: 990 });
+        assert_eq!((0..10).map(|_| next(&mut again)).collect::<Vec<_>>(), starts[990..]);
+        assert!(begin.elapsed().as_secs_f64() < 1.0, "{:?}", begin.elapsed());
+        let order = first.order.as_ref().expect("drawn");
+        assert!(order.places.stretches.len() == 1 && order.places.count > 200 << 20, "{}", order.places.count);
+        let apart: usize = starts.windows(2).map(|pair| pair[0].abs_diff(pair[1]) / 999).sum();
+        assert!((60 << 30..100 << 30).contains(&apart), "a third of all, where order is random: {apart}");
+    }
+
+    #[test]
+    fn windows_of_several_stretches_are_each_read_once() {
+        let stretches = [5..40, 50..60, 70..160, 200..200];
+        let places = Places::of_windows(&stretches, 16, &mut stream(1, "test", &[]));
+        let mut starts: Vec<usize> = (0..places.count).map(|number| places.at(number)).collect();
+        assert!(starts.len() >= 6 && starts.is_sorted(), "{starts:?}");
+        let is_in =
+            |start: &usize| stretches.iter().any(|stretch| stretch.start <= *start && start + 17 <= stretch.end);
+        assert!(starts.iter().all(is_in), "{starts:?}");
+        starts.dedup();
+        assert_eq!(starts.len() as u64, places.count);
     }
 
     #[test]

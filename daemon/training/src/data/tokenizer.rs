@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use murmur_protocol::manifest::{DataSpec, RunManifest};
 use tokenizers::Tokenizer as HuggingFace;
 
 use super::CorpusError;
@@ -70,12 +71,29 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a prompt, without tokens around it.
+    /// The ids of a prompt as the run's texts begin: with `data.prefix`; without one, where a run has a base, with the tokens that
+    /// the tokenizer's template puts in front of a text, because that base has seen no text without them.
     ///
     /// # Errors
     /// When it has no token for a part of it.
-    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>, CorpusError> {
-        self.encode(prompt, &self.path)
+    pub fn encode_prompt(&self, prompt: &str, manifest: &RunManifest) -> Result<Vec<u32>, CorpusError> {
+        let RunManifest { data, base, .. } = manifest;
+        if !data.prefix.is_empty() {
+            return self.encode(&[&data.prefix, prompt].concat(), &self.path);
+        }
+        let tokens = self.encode(prompt, &self.path)?;
+        if base.digest.is_empty() || tokens.is_empty() {
+            return Ok(tokens);
+        }
+        let not_tokenized = |reason| CorpusError::NotTokenized { path: self.path.clone(), reason };
+        let whole = self.inner.encode(prompt, true).map_err(|error| not_tokenized(error.to_string()))?;
+        let in_front = whole.get_special_tokens_mask().iter().take_while(|is_special| **is_special == 1).count();
+        Ok([&whole.get_ids()[..in_front], &tokens].concat())
+    }
+
+    /// What of a run's `data.prefix` and `data.separator` is written like a token, and is none of this tokenizer.
+    pub(super) fn unknown_token<'a>(&self, data: &'a DataSpec) -> Option<&'a str> {
+        written_like_tokens(data).find(|text| self.inner.token_to_id(text).is_none())
     }
 
     /// Turns token after token into text: what each adds, which is nothing while a character is not complete.
@@ -93,6 +111,14 @@ impl Tokenizer {
     }
 }
 
+/// What of a run's `data.prefix` and `data.separator` is written like a token, such as `<|endoftext|>` or `</s>`.
+pub(super) fn written_like_tokens(data: &DataSpec) -> impl Iterator<Item = &str> {
+    let is_like_one = |text: &&str| {
+        text.len() > 2 && text.rfind('<') == Some(0) && text.find('>') == Some(text.len() - 1) && !text.contains(' ')
+    };
+    [data.prefix.trim(), data.separator.trim()].into_iter().filter(is_like_one)
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -105,6 +131,59 @@ pub(super) mod tests {
              \"WordLevel\", \"vocab\": {{\"?\": 0{letters}}}, \"unk_token\": \"?\"}}}}"
         );
         std::fs::write(path, text).expect("written");
+    }
+
+    /// As those of Llama 3 and Mistral: a token begins a text, by a template.
+    fn with_template(path: &Path) -> Tokenizer {
+        write_tokenizer(path);
+        let mut content: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path).expect("written")).expect("JSON");
+        let token = |id: u32, content: &str| {
+            serde_json::json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                               "normalized": false, "special": true})
+        };
+        content["added_tokens"] = serde_json::json!([token(27, "<s>"), token(28, "</s>")]);
+        let sequence = serde_json::json!({"Sequence": {"id": "A", "type_id": 0}});
+        let special = |id: &str| serde_json::json!({"SpecialToken": {"id": id, "type_id": 0}});
+        let of = |id: &str, number: u32| serde_json::json!({"id": id, "ids": [number], "tokens": [id]});
+        content["post_processor"] = serde_json::json!({
+            "type": "TemplateProcessing",
+            "single": [special("<s>"), sequence, special("</s>")],
+            "pair": [special("<s>"), sequence, sequence],
+            "special_tokens": {"<s>": of("<s>", 27), "</s>": of("</s>", 28)},
+        });
+        std::fs::write(path, content.to_string()).expect("written");
+        Tokenizer::open(path).expect("a tokenizer")
+    }
+
+    #[test]
+    fn prompts_begin_as_the_base_has_seen_texts_or_as_the_run_says() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tokenizer.json");
+        let tokenizer = with_template(&path);
+        let mut manifest = RunManifest::default();
+        let prompt = |manifest: &RunManifest| tokenizer.encode_prompt("a <s> b", manifest).expect("known");
+        assert_eq!(prompt(&manifest), [1, 27, 2], "from scratch texts have nothing around them");
+        manifest.base.digest = "00".repeat(32);
+        assert_eq!(prompt(&manifest), [27, 1, 27, 2]);
+        manifest.data.prefix = "</s>".to_owned();
+        assert_eq!(prompt(&manifest), [28, 1, 27, 2]);
+        assert_eq!(tokenizer.encode_prompt("", &RunManifest::default()).expect("nothing"), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn what_is_written_like_a_token_and_is_none_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tokenizer = with_template(&folder.path().join("tokenizer.json"));
+        let unknown = |prefix: &str, separator: &str| {
+            let data = DataSpec { prefix: prefix.to_owned(), separator: separator.to_owned(), ..DataSpec::default() };
+            tokenizer.unknown_token(&data).map(str::to_owned)
+        };
+        assert_eq!(unknown("<s>", "<|endoftext|>\n").as_deref(), Some("<|endoftext|>"));
+        assert_eq!(unknown("<|begin_of_text|>", "</s>").as_deref(), Some("<|begin_of_text|>"));
+        for separator in ["\n\n", "</s>", "</s><s>", "<>", "a < b >", ""] {
+            assert_eq!(unknown("", separator), None, "{separator}");
+        }
     }
 
     #[test]

@@ -124,6 +124,9 @@ fn key(manifest: &RunManifest, files: &[PathBuf], tokenizer: Option<&Tokenizer>)
     key.add(format!("{:?}", data.source).as_bytes());
     key.add(data.field.as_bytes());
     key.add(data.separator.as_bytes());
+    if !data.prefix.is_empty() {
+        key.add(data.prefix.as_bytes());
+    }
     key.add(&data.validation_fraction.to_le_bytes());
     key.add(&manifest.run.seed.to_le_bytes());
     key.add(tokenizer.map_or("", Tokenizer::digest).as_bytes());
@@ -162,6 +165,7 @@ impl<'a> Writer<'a> {
             let mut take = |mut content: String| {
                 let is_document = data.source != DataSource::Files;
                 if is_document {
+                    content.insert_str(0, &data.prefix);
                     content.push_str(&data.separator);
                 }
                 let held_out = is_document && uniform(&mut draws) < data.validation_fraction;
@@ -295,6 +299,23 @@ mod tests {
         assert_eq!(texts(&again, again.held_out()), held_out);
         let other = open(2);
         assert_ne!(texts(&other, other.held_out()), held_out);
+    }
+
+    #[test]
+    fn each_text_stands_between_the_prefix_and_the_separator() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("texts.jsonl");
+        std::fs::write(&path, "{\"text\": \"a\"}\n{\"text\": \"b\"}\n").expect("written");
+        let mut manifest = manifest(DataSource::JsonLines);
+        manifest.data.validation_fraction = f64::MIN_POSITIVE;
+        let bytes = |manifest: &RunManifest| {
+            let cache = Some(folder.path().join("tokens"));
+            let file = TokenFile::open(manifest, std::slice::from_ref(&path), None, cache.as_deref()).expect("tokens");
+            file.read(file.training()).expect("there").iter().map(|id| *id as u8).collect::<Vec<u8>>()
+        };
+        assert_eq!(bytes(&manifest), b"a b ");
+        manifest.data.prefix = "<s>".to_owned();
+        assert_eq!(bytes(&manifest), b"<s>a <s>b ", "and not what the cache has of texts without one");
     }
 
     /// The system's folder for temporary files is often in memory.

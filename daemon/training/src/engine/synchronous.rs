@@ -7,7 +7,7 @@
 //! 2311.08105).
 
 use murmur_protocol::bulk::ChunkedValues;
-use murmur_protocol::numerics::state_digest;
+use murmur_protocol::numerics::{mean, state_digest, weighed};
 use murmur_protocol::{Payload, Snapshot};
 
 use super::{BatchGradient, Engine, StepReport, TrainingError, check_finite};
@@ -27,7 +27,7 @@ impl Engine {
         self.keep_average()?;
         match &self.last_average {
             Some(average) => Ok(state_digest(average)),
-            None => Ok(state_digest(&self.replica.parameters()?)),
+            None => Ok(state_digest(&self.unless_others_lack(self.replica.parameters())?)),
         }
     }
 
@@ -96,20 +96,17 @@ impl Engine {
         }
         self.last_average = Some(model);
         // Moments that have seen nothing yet are to begin gently.
-        if self.replica.moments()?.1 == 0 { self.reset_optimizer() } else { Ok(()) }
+        if self.steps == 0 { self.reset_optimizer() } else { Ok(()) }
     }
 
     /// The gradient of the next batch as this member contributes it: of a table it is weighed by this member's rows, so that
-    /// the mean over all members is that over all rows.
+    /// the mean over all members who are there is that over all their rows.
     ///
     /// # Errors
     /// When the device fails.
     pub fn contributed_gradient(&mut self) -> Result<BatchGradient, TrainingError> {
         let mut gradient = self.gradient_of_next_batch()?;
-        let weight = self.row_weight();
-        if weight != 1.0 {
-            gradient.values.iter_mut().for_each(|value| *value *= weight);
-        }
+        gradient.values = self.weighed(gradient.values);
         Ok(gradient)
     }
 
@@ -121,7 +118,7 @@ impl Engine {
         if self.averages_models() && self.last_average.is_none() {
             let average = match &self.outer {
                 Some(outer) => outer.slow_weights().to_vec(),
-                None => self.replica.parameters()?.into_owned(),
+                None => self.unless_others_lack(self.replica.parameters())?.into_owned(),
             };
             self.last_average = Some(average);
         }
@@ -130,26 +127,26 @@ impl Engine {
 
     /// What this member contributes where models are averaged: its model; where slices are rounded, how far own steps have
     /// moved it from the last average, because that is small beside the model, and is rounded to what is small beside it. Of
-    /// a table that movement is weighed by this member's rows (McMahan et al., arXiv 1602.05629).
+    /// a table it is weighed by this member's rows (McMahan et al., arXiv 1602.05629).
     ///
     /// # Errors
     /// When the device fails.
     pub fn contributed_model(&mut self) -> Result<Vec<f32>, TrainingError> {
         self.keep_average()?;
-        let mut values = self.replica.parameters()?.into_owned();
-        let (weight, is_movement) = (self.row_weight(), self.contributes_movement());
-        if let Some(average) = self.last_average.as_ref().filter(|_| is_movement || weight != 1.0) {
-            for (value, average) in values.iter_mut().zip(average) {
-                let movement = weight * (*value - average);
-                *value = if is_movement { movement } else { average + movement };
-            }
+        let mut values = self.unless_others_lack(self.replica.parameters())?.into_owned();
+        if let Some(average) = self.last_average.as_ref().filter(|_| self.contributes_movement()) {
+            values.iter_mut().zip(average).for_each(|(value, average)| *value -= average);
         }
-        Ok(values)
+        Ok(self.weighed(values))
     }
 
-    /// What this member weighs where the others weigh 1 in the mean.
-    fn row_weight(&self) -> f32 {
-        self.sampler.corpus().training_rows().map_or(1.0, |rows| self.manifest.table.weight_of(rows) as f32)
+    /// A contribution with this member's weight, where members have weights.
+    fn weighed(&self, values: Vec<f32>) -> Vec<f32> {
+        let table = &self.manifest.table;
+        match self.sampler.corpus().training_rows().filter(|_| table.weighs_members()) {
+            Some(rows) => weighed(values, table.weight_of(rows) as f32),
+            None => values,
+        }
     }
 
     /// One step with the mean of several members' gradients, of which `sum` is the sum, at `progress` steps of the swarm.
@@ -166,8 +163,9 @@ impl Engine {
         members: u32,
         (progress, tokens): (f64, usize),
     ) -> Result<StepReport, TrainingError> {
-        let learning_rate = self.learning_rate.at(progress) * self.warm_up_again.factor();
-        let mean = mean(sum, members);
+        // All members take the same step: that some began gently while they still exchanged in pairs counts for nothing.
+        let learning_rate = self.learning_rate.at(progress);
+        let mean = mean(sum, self.layout().parameters(), members);
         rayon::scope(|_| {
             self.replica.set_gradient(&mean)?;
             // The own loss decides nothing: all members are to do the same.
@@ -185,7 +183,7 @@ impl Engine {
     /// When the sum is of another model.
     pub fn average_with_sum(&mut self, sum: Snapshot, members: u32) -> Result<(), TrainingError> {
         self.keep_average()?;
-        let mut mean = mean(sum, members);
+        let mut mean = mean(sum, self.layout().parameters(), members);
         if let Some(average) = self.last_average.as_ref().filter(|_| self.contributes_movement()) {
             mean.iter_mut().zip(average).for_each(|(value, before)| *value += before);
         }
@@ -210,13 +208,6 @@ impl Engine {
     fn contributes_movement(&self) -> bool {
         self.averages_models() && self.manifest.synchronous.codec().rounds()
     }
-}
-
-fn mean(sum: Snapshot, members: u32) -> Vec<f32> {
-    let mut values = sum.into_values();
-    let members = members.max(1) as f32;
-    values.iter_mut().for_each(|value| *value /= members);
-    values
 }
 
 #[cfg(test)]
@@ -269,6 +260,27 @@ mod tests {
         Ok(())
     }
 
+    /// A joiner that came while members exchanged in pairs may be the first of those that average all at once.
+    #[test]
+    fn a_member_that_begins_gently_and_the_one_that_copies_it_take_the_same_steps() -> Result<(), TrainingError> {
+        let mut manifest = manifest(1);
+        manifest.schedule.warmup_steps = 20;
+        let (mut joiner, mut other) = (engine(&manifest, 1), engine(&manifest, 2));
+        let model = Snapshot::from(other.parameters()?).to_payload();
+        joiner.load_state(&[model])?;
+        joiner.step(100.0)?;
+        assert!(joiner.warm_up_again.factor() < 1.0);
+        other.load_replica(&joiner.replica()?.to_payload())?;
+        for progress in [101.0, 102.0] {
+            let gradients = [joiner.gradient_of_next_batch()?.values, other.gradient_of_next_batch()?.values];
+            let reports = [&mut joiner, &mut other].map(|one| one.step_with_sum(sum(&gradients), 2, (progress, 1)));
+            let [of_joiner, of_other] = reports;
+            assert_eq!(of_joiner?.learning_rate, of_other?.learning_rate);
+            assert_eq!(joiner.replica()?, other.replica()?);
+        }
+        Ok(())
+    }
+
     #[test]
     fn a_member_saved_before_the_sum_is_there_contributes_the_same_again() -> Result<(), TrainingError> {
         let manifest = manifest(1);
@@ -302,7 +314,7 @@ mod tests {
                 one.average_with_sum(sum(&models), 2)?;
                 other.average_with_sum(sum(&models), 2)?;
                 assert_eq!(one.replica()?, other.replica()?);
-                let mean = mean(sum(&models), 2);
+                let mean = mean(sum(&models), models[0].len(), 2);
                 assert_eq!(one.parameters()? == mean, outer == 0.0);
             }
             let mut newcomer = engine(&manifest, 3);

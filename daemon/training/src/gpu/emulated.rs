@@ -105,6 +105,8 @@ struct Ways {
     in_any_order: bool,
     /// How long each download stays under way, at least.
     download: Duration,
+    /// Bytes that there is room for, where it is little.
+    room: Option<usize>,
 }
 
 impl Emulated {
@@ -116,6 +118,11 @@ impl Emulated {
     /// One whose blocks come in another order each time.
     pub(crate) fn in_any_order() -> Option<Arc<Emulated>> {
         Emulated::that(Ways { in_any_order: true, ..Ways::default() })
+    }
+
+    /// One with so many bytes of memory.
+    pub(crate) fn with_room(bytes: usize) -> Option<Arc<Emulated>> {
+        Emulated::that(Ways { room: Some(bytes), ..Ways::default() })
     }
 
     /// One whose downloads stay under way so long.
@@ -192,6 +199,9 @@ fn bytes<'a>(span: Span) -> &'a mut [u8] {
 impl Accelerator for Emulated {
     fn allocate(&self, kind: Kind, values: usize) -> Result<Memory> {
         let bytes = values * kind.size();
+        if self.ways.room.is_some_and(|room| self.held.now.load(Ordering::Relaxed) + bytes > room) {
+            return Err(Error::Msg("out of memory".to_owned()));
+        }
         self.allocated.fetch_add(bytes, Ordering::Relaxed);
         let now = self.held.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.held.peak.fetch_max(now, Ordering::Relaxed);

@@ -238,12 +238,12 @@ impl Evaluation {
 ///
 /// # Panics
 /// When the number of parameters is not the model's: check with [`parameter_count`] what comes from outside.
-pub fn evaluate(spec: &ModelSpec, parameters: &[f32], batches: &[Batch]) -> Result<Evaluation> {
+pub fn evaluate(spec: &ModelSpec, parameters: &[f32], mut batches: impl Iterator<Item = Batch>) -> Result<Evaluation> {
     let model = build(spec);
     assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
     let at_once = TrainingOptions::default().examples_at_once(spec, Kernels::Fused);
-    let add = |sum: Evaluation, batch| Ok(sum.with(evaluate_in_parts(&*model, parameters, batch, at_once)?));
-    batches.iter().try_fold(Evaluation::default(), add)
+    let add = |sum: Evaluation, batch| Ok(sum.with(evaluate_in_parts(&*model, parameters, &batch, at_once)?));
+    batches.try_fold(Evaluation::default(), add)
 }
 
 /// As [`Model::evaluate`], so many examples at once at most.

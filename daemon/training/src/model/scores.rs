@@ -55,12 +55,16 @@ pub fn probabilities(logits: &[f32], classes: usize) -> Vec<f64> {
 ///
 /// # Errors
 /// As [`predict`].
-pub fn of_batches(manifest: &RunManifest, parameters: &[f32], batches: &[Batch]) -> Result<Option<Scores>> {
+pub fn of_batches(
+    manifest: &RunManifest,
+    parameters: &[f32],
+    batches: impl Iterator<Item = Batch>,
+) -> Result<Option<Scores>> {
     let (mut outputs, mut labels, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
     for batch in batches {
         let Batch::Rows(rows) = batch else { bail!("scores are of rows of a table") };
-        outputs.extend(predict(&manifest.model, parameters, rows)?);
-        match &rows.targets {
+        outputs.extend(predict(&manifest.model, parameters, &rows)?);
+        match rows.targets {
             RowTargets::Classes { labels: more, .. } => labels.extend(more),
             RowTargets::Numbers(more) => numbers.extend(more),
         }

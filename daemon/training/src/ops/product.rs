@@ -154,6 +154,9 @@ pub enum Write {
 /// another order, so that bits would depend on the number of parts.
 const PART_MIN: usize = 128;
 
+/// The last part is what the others leave, and has as many rows or columns at least.
+const LAST_PART_MIN: usize = 64;
+
 /// Narrower products are not shared out: gemm has other ways for vectors and for at most 256 values, whose sums differ.
 const SIDE_MIN: usize = 4;
 
@@ -207,8 +210,7 @@ pub(crate) fn multiply_in_parallel(
 ) {
     let shared_out = output.rows.min(output.columns) >= SIDE_MIN;
     let threads = if shared_out { products.threads } else { 1 };
-    let part = |length: usize| length.div_ceil((length / PART_MIN).clamp(1, threads)).max(1);
-    let (rows, columns) = (part(output.rows), part(output.columns));
+    let (rows, columns) = (part_of(output.rows, threads), part_of(output.columns, threads));
     if rows < output.rows || columns == output.columns {
         let parts: Vec<MatrixMut<'_>> = output.split_rows(rows).collect();
         parts.into_par_iter().enumerate().for_each(|(index, output)| {
@@ -222,6 +224,16 @@ pub(crate) fn multiply_in_parallel(
             products.multiply(output, write, scale, left, right);
         });
     }
+}
+
+/// Rows or columns of a part where so many are shared out among `threads`.
+fn part_of(length: usize, threads: usize) -> usize {
+    let mut part = length.div_ceil((length / PART_MIN).clamp(1, threads)).max(1);
+    // With many threads parts round up to more than there is by nearly a part.
+    while (1..LAST_PART_MIN).contains(&(length % part)) {
+        part += 1;
+    }
+    part
 }
 
 /// A symmetric product is computed in so many strips of rows, each up to the diagonal only: 10 of 16 parts.
@@ -305,6 +317,17 @@ mod tests {
         multiply(place.again(), Write::Replace, 1.0, left, right);
         multiply(place, Write::Add, 2.0, left, right);
         assert_eq!(output, [1.0, 51.0, 69.0, 1.0, 117.0, 159.0]);
+    }
+
+    #[test]
+    fn no_part_is_too_small_however_many_threads_there_are() {
+        for threads in [1, 2, 64, 100, 128, 384] {
+            for length in 1..30_000 {
+                let part = part_of(length, threads);
+                let (parts, last) = (length.div_ceil(part), (length - 1) % part + 1);
+                assert!(parts <= threads && (parts == 1 || last >= LAST_PART_MIN), "{length} {threads}: {part}");
+            }
+        }
     }
 
     #[test]

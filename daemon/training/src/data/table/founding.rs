@@ -5,9 +5,10 @@ use murmur_protocol::manifest::{
 };
 
 use super::error::TableError;
-use super::statistics::{ColumnStatistics, TableStatistics, Values};
+use super::statistics::{ColumnStatistics, Moments, TableStatistics, Values};
 
-/// A run file has the shortest text with so many digits of a number: more would only take room.
+/// A run file has the shortest text with so many digits of a deviation or a weight, and as many of a mean as its deviation has:
+/// more would only take room.
 const DIGITS: usize = 6;
 
 /// The run that reads tables of these statistics, which are of so many members together; as it is where it has been founded
@@ -90,7 +91,7 @@ fn columns(manifest: &mut RunManifest, statistics: &TableStatistics) -> Result<(
 fn mean_and_deviation(name: &str, statistics: &TableStatistics) -> Result<(f64, f64), TableError> {
     let (column, path) = (name.to_owned(), statistics.source.clone());
     match statistics.columns.iter().find(|column| column.name == name).map(|column| &column.values) {
-        Some(Values::Numbers(moments)) => Ok((rounded(moments.mean), rounded(moments.deviation()))),
+        Some(Values::Numbers(moments)) => Ok(rounded_moments(moments)),
         // A column without values says nothing; one that the run file names is an input all the same.
         Some(Values::None) => Ok((0.0, 1.0)),
         Some(_) => Err(TableError::OtherKind { column, path }),
@@ -120,7 +121,7 @@ fn target(manifest: &mut RunManifest, target: &ColumnStatistics) -> Result<usize
             Ok(classes)
         }
         (TableTask::Regression, Values::Numbers(moments)) => {
-            (table.target_mean, table.target_deviation) = (rounded(moments.mean), rounded(moments.deviation()));
+            (table.target_mean, table.target_deviation) = rounded_moments(moments);
             Ok(1)
         }
         _ => Err(TableError::TooFewClasses { column, classes: 0 }),
@@ -138,6 +139,20 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
+/// (mean, deviation), the mean to a hundred-thousandth of the deviation or so: a column of times is far from zero, and all of an
+/// hour would be one input if the mean had six digits of its own.
+fn rounded_moments(moments: &Moments) -> (f64, f64) {
+    let deviation = rounded(moments.deviation());
+    let digits = (moments.mean.abs() / deviation).log10().floor().max(0.0) as usize + DIGITS;
+    (rounded_to(moments.mean, digits), deviation)
+}
+
 fn rounded(value: f64) -> f64 {
-    format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value)
+    rounded_to(value, DIGITS)
+}
+
+/// To so many digits; an `f64` has no more than 17.
+fn rounded_to(value: f64, digits: usize) -> f64 {
+    let digits = digits.min(17);
+    format!("{value:.*e}", digits - 1).parse().unwrap_or(value)
 }

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use parquet::basic::{ConvertedType, Type as PhysicalType};
+use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type as PhysicalType};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::schema::types::ColumnDescriptor;
 
 use super::cells::{Cell, TakeRow, places};
 use super::error::{Place, TableError};
@@ -33,7 +34,7 @@ pub(super) fn each_row(path: &Path, content: Bytes, columns: &[String], take: Ta
     let damaged = |error: ParquetError| damaged(path, &error);
     let reader = SerializedFileReader::new(content).map_err(damaged)?;
     let schema = reader.metadata().file_metadata().schema_descr();
-    let units = places.iter().map(|place| unit(path, &schema.column(*place))).collect::<Result<Vec<f64>, _>>()?;
+    let units = places.iter().map(|place| unit(path, &schema.column(*place))).collect::<Result<Vec<Unit>, _>>()?;
     let mut row = 0;
     for group in 0..reader.num_row_groups() {
         let group = reader.get_row_group(group).map_err(damaged)?;
@@ -70,33 +71,77 @@ pub(super) fn each_row(path: &Path, content: Bytes, columns: &[String], take: Ta
     Ok(())
 }
 
-/// What a number of the column is multiplied by: decimals are stored as integers.
-fn unit(path: &Path, column: &parquet::schema::types::ColumnDescriptor) -> Result<f64, TableError> {
-    let refused = |what: &str| TableError::NotATable {
-        path: path.to_owned(),
-        reason: format!("column {:?} holds {what}", column.path().string()),
+/// In a second.
+const NANOSECONDS: f64 = 1e9;
+
+/// How the numbers of a column are stored: a number is what is stored, times `times`, in parts of `per`.
+#[derive(Clone, Copy)]
+struct Unit {
+    is_unsigned: bool,
+    times: f64,
+    per: f64,
+}
+
+/// Decimals are stored as integers, and times and dates as whole units of many kinds, of which seconds are made: the same table
+/// is to be the same inputs, whatever wrote it.
+fn unit(path: &Path, column: &ColumnDescriptor) -> Result<Unit, TableError> {
+    let refused = |what: &str| {
+        let reason = format!("column {:?} holds {what}", column.path().string());
+        Err(TableError::NotATable { path: path.to_owned(), reason })
+    };
+    let stored = Unit { is_unsigned: false, times: 1.0, per: 1.0 };
+    let logical = column.logical_type_ref();
+    // Files that tell one of both alone are old, or of units that the older of both has not.
+    let kind = match column.converted_type() {
+        ConvertedType::NONE => ConvertedType::from(logical.cloned()),
+        kind => kind,
     };
     match column.physical_type() {
-        _ if column.max_rep_level() > 0 => Err(refused("lists")),
-        PhysicalType::INT96 | PhysicalType::FIXED_LEN_BYTE_ARRAY => Err(refused("neither numbers nor texts")),
-        PhysicalType::INT32 | PhysicalType::INT64 if column.converted_type() == ConvertedType::DECIMAL => {
-            Ok(10_f64.powi(-column.type_scale()))
-        }
-        _ => Ok(1.0),
+        _ if column.max_rep_level() > 0 => refused("lists"),
+        PhysicalType::INT96 | PhysicalType::FIXED_LEN_BYTE_ARRAY => refused("neither numbers nor texts"),
+        PhysicalType::BYTE_ARRAY => match kind {
+            ConvertedType::DECIMAL => refused("decimals as bytes, and not as integers"),
+            ConvertedType::BSON => refused("BSON"),
+            _ => Ok(stored),
+        },
+        PhysicalType::INT32 | PhysicalType::INT64 => match (kind, logical) {
+            (_, Some(LogicalType::Time(time) | LogicalType::Timestamp(time))) if time.unit == TimeUnit::NANOS => {
+                Ok(Unit { per: NANOSECONDS, ..stored })
+            }
+            (ConvertedType::DECIMAL, _) => Ok(Unit { per: 10_f64.powi(column.type_scale()), ..stored }),
+            (ConvertedType::UINT_32 | ConvertedType::UINT_64, _) => Ok(Unit { is_unsigned: true, ..stored }),
+            (ConvertedType::DATE, _) => Ok(Unit { times: 86_400.0, ..stored }),
+            (ConvertedType::TIME_MILLIS | ConvertedType::TIMESTAMP_MILLIS, _) => Ok(Unit { per: 1e3, ..stored }),
+            (ConvertedType::TIME_MICROS | ConvertedType::TIMESTAMP_MICROS, _) => Ok(Unit { per: 1e6, ..stored }),
+            _ => Ok(stored),
+        },
+        _ => Ok(stored),
     }
 }
 
 /// So many values of a column, or fewer at its end.
-fn values_of(reader: &mut ColumnReader, rows: usize, levels: i16, unit: f64) -> Result<Vec<Value>, ParquetError> {
-    let number = |value: f64| Value::Number(value * unit);
+fn values_of(reader: &mut ColumnReader, rows: usize, levels: i16, unit: Unit) -> Result<Vec<Value>, ParquetError> {
+    let Unit { is_unsigned, times, per } = unit;
+    let number = |stored: f64| Ok(Value::Number(stored * times / per));
     match reader {
         ColumnReader::BoolColumnReader(reader) => {
             records(reader, rows, levels, |truth| Ok(Value::Text(truth.to_string())))
         }
-        ColumnReader::Int32ColumnReader(reader) => records(reader, rows, levels, |value| Ok(number(f64::from(value)))),
-        ColumnReader::Int64ColumnReader(reader) => records(reader, rows, levels, |value| Ok(number(value as f64))),
-        ColumnReader::FloatColumnReader(reader) => records(reader, rows, levels, |value| Ok(number(f64::from(value)))),
-        ColumnReader::DoubleColumnReader(reader) => records(reader, rows, levels, |value| Ok(number(value))),
+        ColumnReader::Int32ColumnReader(reader) => records(reader, rows, levels, |value: i32| {
+            number(if is_unsigned { f64::from(value.cast_unsigned()) } else { f64::from(value) })
+        }),
+        ColumnReader::Int64ColumnReader(reader) => records(reader, rows, levels, |value: i64| {
+            // Nanoseconds have more digits than an `f64`: it takes the whole seconds first.
+            match per {
+                NANOSECONDS => {
+                    let (whole, rest) = (value.div_euclid(NANOSECONDS as i64), value.rem_euclid(NANOSECONDS as i64));
+                    Ok(Value::Number(whole as f64 + rest as f64 / per))
+                }
+                _ => number(if is_unsigned { value.cast_unsigned() as f64 } else { value as f64 }),
+            }
+        }),
+        ColumnReader::FloatColumnReader(reader) => records(reader, rows, levels, |value| number(f64::from(value))),
+        ColumnReader::DoubleColumnReader(reader) => records(reader, rows, levels, number),
         ColumnReader::ByteArrayColumnReader(reader) => records(reader, rows, levels, |bytes: ByteArray| {
             let text = String::from_utf8(bytes.data().to_vec());
             text.map(Value::Text).map_err(|error| ParquetError::General(error.to_string()))

@@ -10,7 +10,7 @@ use super::encoding::{Encoder, Expected, Unknown};
 use super::error::{CellFault, TableError};
 use crate::data::batch::{RowBatch, RowTargets};
 use crate::data::folders::list_files;
-use crate::data::images::draw_held_out;
+use crate::data::held_out::{HeldOut, mark_of_place};
 use crate::data::{Batch, CorpusError};
 
 /// All rows of a run that are here.
@@ -67,8 +67,11 @@ impl RowSet {
         let target = &manifest.table.target;
         let columns: Vec<String> = encoder.columns().iter().chain([target]).cloned().collect();
         let (mut inputs, mut targets) = (Vec::new(), Targets::none(manifest.table.task));
-        for path in list_files(DataSource::Table, paths)? {
+        let mut draw = HeldOut::new(manifest, "held-out rows");
+        for (file, path) in list_files(DataSource::Table, paths)?.into_iter().enumerate() {
+            let rows_before = targets.len();
             each_row(&path, &columns, &mut |place, cells| {
+                draw.push(mark_of_place(file, targets.len() - rows_before));
                 let (of_target, of_inputs) = cells.split_last().expect("the target is the last column");
                 encoder.encode(&place, of_inputs, Unknown::Refused, &mut inputs)?;
                 let expected = encoder.expected(of_target).and_then(|expected| expected.ok_or(CellFault::NoTarget));
@@ -77,7 +80,7 @@ impl RowSet {
             })?;
         }
         let rows = targets.len();
-        let (training, held_out) = draw_held_out(rows, manifest, "held-out rows");
+        let (training, held_out) = draw.finish();
         for (part, numbers) in [("training", &training), ("validation", &held_out)] {
             if numbers.is_empty() {
                 return Err(TableError::TooFewRows { part, rows }.into());

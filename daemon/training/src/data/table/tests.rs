@@ -1,12 +1,15 @@
 //! Small tables, read, told of and trained on.
 
+mod columns;
+mod weighing;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, MlpModel, SynchronousSpec, TableTask, Topology};
+use murmur_protocol::manifest::{DataSource, MlpModel, TableTask};
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
@@ -396,11 +399,11 @@ fn rows_are_records_of_private_steps() {
     let file = write_borders(&folder, "train.csv", 0..80);
     let founded = found(&manifest, std::slice::from_ref(&file)).expect("a run");
     let corpus = open(&founded, &[file]).expect("rows");
+    let records = corpus.training_rows().expect("a table") as u64;
     let mut engine = Engine::new(&founded, corpus, [1; 32], Device::Cpu).expect("an engine");
     let steps = PrivateSteps { clip: 1.0, noise: 1.0 };
     let mechanism = engine.train_privately(steps, SecretKey::new([1; 32])).expect("private");
-    // A quarter is held out.
-    assert_eq!((mechanism.records, mechanism.batch), (60, 8));
+    assert_eq!((mechanism.records, mechanism.batch), (records, 8));
     engine.permit(1);
     assert_eq!(engine.step(0.0).expect("a step").tokens, 8);
 }
@@ -426,54 +429,4 @@ fn class_weights_come_with_the_rows_and_unknown_categories_of_new_rows_are_count
     assert_eq!(rows.has_target, [false; 4]);
     let (count, first) = rows.unknown.expect("two of them");
     assert!(count == 2 && first.ends_with("new.csv: row 2 (line 3)"), "{first}");
-}
-
-/// Of one member all rows are alike, and so are those of the other: which are held out changes nothing.
-#[test]
-fn members_of_a_synchronous_run_weigh_by_their_rows() {
-    let folder = Folder::new();
-    let mut manifest = manifest();
-    (manifest.optimizer.batch_sequences, manifest.optimizer.learning_rate) = (4, 0.02);
-    manifest.schedule.warmup_steps = 0;
-    let table = |row: &str, rows: usize| format!("age,ill\n{}", format!("{row}\n").repeat(rows));
-    let few = folder.write("few.csv", &table("30,no", 8));
-    let many = folder.write("many.csv", &table("50,yes", 24));
-    let told = TableStatistics::gather(&manifest, std::slice::from_ref(&many)).expect("statistics");
-    let statistics = vec![folder.write("many.json", &told.to_text())];
-    let place = DataPlace { statistics, ..place(std::slice::from_ref(&few)) };
-    assert_eq!(place.complete(manifest.clone()).expect("a run").table.rows, 0, "it gossips");
-    for every_steps in [1, 3] {
-        manifest.synchronous =
-            SynchronousSpec { topology: Topology::Ring, every_steps, members_min: 2, ..SynchronousSpec::default() };
-        let manifest = place.complete(manifest.clone()).expect("a run");
-        assert_eq!((manifest.table.rows, manifest.table.members), (32, 2));
-        let engine = |file: &PathBuf| {
-            let corpus = open(&manifest, std::slice::from_ref(file)).expect("rows");
-            Engine::new(&manifest, corpus, [1; 32], Device::Cpu).expect("an engine")
-        };
-        let (mut few, mut many) = (engine(&few), engine(&many));
-        let begin = few.parameters().expect("parameters");
-        // (what each contributes, how far it has come by itself)
-        let contributed = |engine: &mut Engine| {
-            if every_steps == 1 {
-                let alone = engine.gradient_of_next_batch().expect("a gradient").values;
-                return (engine.contributed_gradient().expect("a gradient").values, alone);
-            }
-            engine.replica_digest().expect("the first average");
-            engine.step(0.0).expect("a step");
-            let moved =
-                |model: Vec<f32>| model.iter().zip(&begin).map(|(now, begin)| now - begin).collect::<Vec<f32>>();
-            let alone = moved(engine.parameters().expect("parameters"));
-            (moved(engine.contributed_model().expect("a model")), alone)
-        };
-        let ((few, of_few), (many, of_many)) = (contributed(&mut few), contributed(&mut many));
-        // A quarter of each is held out: 6 rows and 18 are trained on.
-        let mut largest = 0.0_f32;
-        for ((told, own), (also_told, of_other)) in few.iter().zip(&of_few).zip(many.iter().zip(&of_many)) {
-            let (mean, of_all) = ((told + also_told) / 2.0, (6.0 * own + 18.0 * of_other) / 32.0);
-            assert!((mean - of_all).abs() < 1e-5, "{mean} {of_all}");
-            largest = largest.max((of_all - (own + of_other) / 2.0).abs());
-        }
-        assert!(largest > 1e-3, "alike they would have another mean: {largest}");
-    }
 }

@@ -47,3 +47,30 @@ fn a_team_contributes_its_model_and_takes_the_mean_up_with_the_bits_of_one_machi
         assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "averaged three times");
     }
 }
+
+/// Where all weights are trained, what a helper had of the last steps is gone with it: nobody is told a model of several steps, and
+/// training goes on once somebody has the layers.
+#[test]
+fn a_helper_that_is_lost_before_the_contribution_is_waited_for() {
+    let mut manifest = manifest(false, OptimizerKind::AdamW);
+    manifest.synchronous = SynchronousSpec { topology: Topology::Ring, every_steps: 2, ..SynchronousSpec::default() };
+    manifest.optimizer.match_batch = false;
+    let options = TrainingOptions::default();
+    let memory = room_for_ends(&manifest, &options);
+    let (mut engine, mut team) = Team::begin(&manifest, None, Setting { memory, ..setting(1) });
+    engine.keep_average().expect("a model");
+    stepped(&mut engine, 2);
+    team.kill(1);
+    while engine.step(2.0).is_ok() {}
+    let waits = |error: TrainingError| assert!(matches!(error, TrainingError::TeamWaits(_)), "{error}");
+    waits(engine.contributed_model().expect_err("the helper's layers of now are nowhere"));
+    let replica = engine.replica().expect("the average needs nobody");
+    engine.replica_digest().expect("as before");
+    // A member that has stepped takes another replica up without asking anybody for moments, and one whose average is open says so.
+    engine.load_replica(&replica.to_payload()).expect("nobody is asked");
+    assert_eq!(engine.replica().expect("the same"), replica);
+    team.help(2, options, None);
+    stepped(&mut engine, 2);
+    let contribution = engine.contributed_model().expect("the team is whole");
+    engine.average_with_sum(sum(contribution), 2).expect("finite");
+}

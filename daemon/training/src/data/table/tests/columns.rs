@@ -1,0 +1,123 @@
+//! What columns hold, whatever wrote them and however many rows there are.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use murmur_protocol::manifest::TableTask;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+use super::{Folder, NewRows, all_rows, found, manifest, open};
+use crate::data::corpus::Content;
+
+/// One more row moves none from one side to the other, wherever the files end.
+#[test]
+fn a_row_that_is_added_redraws_none_of_those_held_out() {
+    let folder = Folder::new();
+    let rows = |rows: usize| {
+        let row = |row: usize| format!("{row},{}\n", if row.is_multiple_of(3) { "yes" } else { "no" });
+        format!("age,ill\n{}", (0..rows).map(row).collect::<String>())
+    };
+    let first = folder.write("a.csv", &rows(400));
+    let second = folder.write("b.csv", &rows(100));
+    let founded = found(&manifest(), std::slice::from_ref(&first)).expect("a run");
+    let held_out = |files: &[PathBuf]| {
+        let corpus = open(&founded, files).expect("rows");
+        let Content::Rows(rows) = corpus.content() else { panic!("a table") };
+        let mut numbers = rows.held_out().to_vec();
+        numbers.sort_unstable();
+        numbers
+    };
+    let before = held_out(&[first.clone(), second.clone()]);
+    assert!((75..175).contains(&before.len()), "a quarter of 500 rows: {}", before.len());
+    folder.write("a.csv", &rows(401));
+    let (of_first, of_second) = before.split_at(before.partition_point(|number| *number < 400));
+    let after: Vec<usize> = held_out(&[first, second]).into_iter().filter(|number| *number != 400).collect();
+    let moved: Vec<usize> = of_second.iter().map(|number| number + 1).collect();
+    assert_eq!(after, [of_first, &moved].concat());
+}
+
+#[test]
+fn a_mean_is_as_exact_as_its_deviation_is_small() {
+    let folder = Folder::new();
+    let mut manifest = manifest();
+    manifest.table.task = TableTask::Regression;
+    let row = |row: u32| format!("{},{}\n", 1_700_001_234 + 37 * row % 1000, 5_000_017.5 + 0.25 * f64::from(row % 7));
+    let file = folder.write("times.csv", &format!("time,ill\n{}", (0..700).map(row).collect::<String>()));
+    let founded = found(&manifest, std::slice::from_ref(&file)).expect("a run");
+    let (inputs, targets) = all_rows(&founded, &[file]);
+    let crate::data::RowTargets::Numbers(targets) = targets else { panic!("numbers") };
+    for values in [inputs, targets] {
+        let mean = values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum::<f64>() / values.len() as f64;
+        assert!(mean.abs() < 1e-3 && (variance - 1.0).abs() < 1e-3, "{mean} {variance}");
+    }
+}
+
+/// A Parquet file of two rows with one column, and the target.
+fn parquet<T: DataType>(folder: &Folder, column: &str, values: &[T::T]) -> PathBuf {
+    let schema = format!("message schema {{ required {column}; required binary ill (UTF8); }}");
+    let schema = Arc::new(parse_message_type(&schema).expect("a schema"));
+    let path = folder.0.path().join("table.parquet");
+    let file = std::fs::File::create(&path).expect("a file");
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).expect("a writer");
+    let mut group = writer.next_row_group().expect("a group");
+    let mut column = group.next_column().expect("written").expect("a column");
+    column.typed::<T>().write_batch(values, None, None).expect("written");
+    column.close().expect("closed");
+    let mut column = group.next_column().expect("written").expect("a column");
+    let targets = ["no", "yes"].map(ByteArray::from);
+    column.typed::<ByteArrayType>().write_batch(&targets, None, None).expect("written");
+    column.close().expect("closed");
+    group.close().expect("closed");
+    writer.close().expect("closed");
+    path
+}
+
+#[test]
+fn numbers_of_parquet_are_those_that_were_written() {
+    let folder = Folder::new();
+    let large = 18_000_000_000_000_000_000_u64;
+    let unsigned = [3_000_000_000_u32, 7].map(u32::cast_signed);
+    let files: [(&str, &dyn Fn() -> PathBuf); 8] = [
+        ("3000000000,7", &|| parquet::<Int32Type>(&folder, "int32 n (UINT_32)", &unsigned)),
+        ("18000000000000000000,7", &|| parquet::<Int64Type>(&folder, "int64 n (UINT_64)", &[large.cast_signed(), 7])),
+        ("-3,7", &|| parquet::<Int32Type>(&folder, "int32 n (INT_32)", &[-3, 7])),
+        ("-1.25,0.07", &|| parquet::<Int64Type>(&folder, "int64 n (DECIMAL (12, 2))", &[-125, 7])),
+        ("1700000000.25,1700000001.5", &|| {
+            let millis = [1_700_000_000_250, 1_700_000_001_500];
+            parquet::<Int64Type>(&folder, "int64 n (TIMESTAMP_MILLIS)", &millis)
+        }),
+        ("1700000000.25,1700000001.5", &|| {
+            let micros = [1_700_000_000_250_000, 1_700_000_001_500_000];
+            parquet::<Int64Type>(&folder, "int64 n (TIMESTAMP (MICROS, true))", &micros)
+        }),
+        ("1700000000.25,1700000001.5", &|| {
+            let nanos = [1_700_000_000_250_000_000, 1_700_000_001_500_000_000];
+            parquet::<Int64Type>(&folder, "int64 n (TIMESTAMP (NANOS, false))", &nanos)
+        }),
+        ("1700006400,1700092800", &|| parquet::<Int32Type>(&folder, "int32 n (DATE)", &[19_676, 19_677])),
+    ];
+    for (numbers, parquet) in files {
+        let (first, second) = numbers.split_once(',').expect("two");
+        let csv = folder.write("table.csv", &format!("n,ill\n{first},no\n{second},yes\n"));
+        let founded = found(&manifest(), std::slice::from_ref(&csv)).expect("a run");
+        let parquet = parquet();
+        let same = found(&manifest(), std::slice::from_ref(&parquet)).map(|run| run.run_id());
+        assert_eq!(same, Ok(founded.run_id()), "{numbers}");
+        assert_eq!(all_rows(&founded, &[parquet]), all_rows(&founded, &[csv]), "{numbers}");
+    }
+}
+
+#[test]
+fn parquet_columns_that_are_neither_numbers_nor_texts_are_refused_by_name() {
+    let folder = Folder::new();
+    let bytes = [ByteArray::from("01"), ByteArray::from("02")];
+    let file = parquet::<ByteArrayType>(&folder, "binary price (DECIMAL (4, 2))", &bytes);
+    let refused = found(&manifest(), &[file]).expect_err("refused");
+    assert!(refused.contains("column \"price\" holds decimals as bytes"), "{refused}");
+    let double = parquet::<DoubleType>(&folder, "double n", &[1.0, 2.0]);
+    let founded = found(&manifest(), std::slice::from_ref(&double)).expect("a run");
+    assert!(NewRows::open(&founded, &[double]).is_ok());
+}
