@@ -31,7 +31,7 @@ mod ticket;
 mod watch;
 
 use crate::cli::{Command, JoinOptions, StartOptions};
-use crate::console::output;
+use crate::console::{output, settle};
 use crate::process::{memory, signal};
 
 /// Carries out a command.
@@ -87,5 +87,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Completions(options) => manual::completions(&options),
         Command::Man(options) => Ok(manual::pages(&options)?),
     };
+    // Only then it is known whether all could be written.
+    settle();
     done.and_then(|()| output::lost_output().map_or(Ok(()), |lost| Err(lost.into())))
 }

@@ -1,5 +1,6 @@
 //! What a daemon prints: lines for people (the ticket on stdout, all else on stderr), or one JSON object a line.
 
+mod aside;
 mod block;
 mod conditions;
 mod fetching;
@@ -27,6 +28,8 @@ use tokio::sync::{broadcast, watch};
 use crate::daemon::Ready;
 use crate::engine::Noticed;
 use crate::observe::report::{CopyReport, NodeReport};
+pub use aside::settle;
+pub(crate) use aside::{settle_within, wait_for_no_reader};
 use figures::{Losses, count};
 pub(crate) use figures::{counted, examples, human_bytes};
 pub use finished::FinishedRun;
@@ -111,7 +114,8 @@ impl Console {
                     let was_over = std::mem::replace(&mut is_over, reports.borrow().phase == "completed");
                     // Of a node that only answers others, one line says it all.
                     if !is_live && (self == Console::Json || !(was_over && is_over)) {
-                        self.show_report(&reports.borrow());
+                        let report = reports.borrow().clone();
+                        self.show_report(&report);
                     }
                     teller.end_quiet();
                 }
@@ -121,8 +125,9 @@ impl Console {
                     screen::draw(block::daemon_block(&report, &losses, screen::Size::now()));
                 }
                 _ = copy_ticks.tick(), if self == Console::Text && !is_live => {
-                    if let Some(copy) = reports.borrow().copying.as_ref().filter(|copy| copy.share > 0.0) {
-                        note(&copy_line(copy));
+                    let copying = reports.borrow().copying.clone();
+                    if let Some(copy) = copying.filter(|copy| copy.share > 0.0) {
+                        note(&copy_line(&copy));
                     }
                 }
                 notice = notices.recv() => match notice {
@@ -173,6 +178,8 @@ impl Console {
 
     /// The state at the end.
     pub fn show_last(self, report: &NodeReport) {
+        // It is not what is lost on somebody who reads slowly.
+        settle();
         match self {
             Console::Text => {
                 screen::end();

@@ -107,16 +107,21 @@ pub fn run(mut plan: Plan) -> anyhow::Result<()> {
             plan.directory.root(),
             &given(&plan.settings, &plan.again),
         );
+        runtime()?.block_on(observing::send_rest(&plan));
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2) // one may be busy in a long poll of the swarm; training has its own thread
-        .on_thread_park(crate::process::memory::follow)
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = runtime()?;
     let result = runtime.block_on(async { Running::start(plan, model).await?.until_left().await });
     // Without waiting for a blocking task that has outlived its deadline, such as a write to a disk that hangs.
     runtime.shutdown_background();
     result
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2) // one may be busy in a long poll of the swarm; training has its own thread
+        .on_thread_park(crate::process::memory::follow)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")
 }

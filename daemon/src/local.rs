@@ -26,7 +26,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::cli::{self, LocalOptions};
-use crate::console::{Console, Given, next_commands, note, print_line};
+use crate::console::{Console, Given, next_commands, note, print_line, settle, wait_for_no_reader};
 use crate::environment;
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::process::signal::Signals;
@@ -179,6 +179,7 @@ impl Swarm<'_> {
         let (lines, mut heard) = mpsc::channel(LINES_MAX);
         // From now on: without it the first Ctrl-C would leave processes behind that begin or are still ending.
         let mut signals = Signals::new();
+        wait_for_no_reader();
         let mut lenders = Vec::new();
         tokio::select! {
             started = self.start_lenders(&mut lenders) => started?,
@@ -406,6 +407,8 @@ impl Swarm<'_> {
         if self.trial.is_some() {
             return Ok(summary);
         }
+        // It is not what is lost on somebody who reads slowly.
+        settle();
         if self.options.format == Console::Json {
             print_line(&json!({ "summary": summary }).to_string());
             return Ok(summary);

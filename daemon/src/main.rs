@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use murmur::console::{LogLine, has_colours};
+use murmur::console::{LogLine, has_colours, settle};
 use murmur::process::background::IN_BACKGROUND;
 use tracing_subscriber::EnvFilter;
 
@@ -31,10 +31,12 @@ fn main() -> ExitCode {
     let log = tracing_subscriber::fmt().with_env_filter(filter(&cli.log)).with_ansi(is_coloured);
     log.with_writer(LogLine::default).init();
     murmur::environment::tell_unknown_variables(&murmur::cli::command());
-    match murmur::run(cli.command) {
+    let code = match murmur::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(murmur::failure::report(&error)),
-    }
+    };
+    settle();
+    code
 }
 
 /// What is logged. Never the HTTP library's own records: at debug and trace they hold addresses and headers, and so keys.

@@ -32,6 +32,7 @@ use crate::setup::corpus::corpus_failure;
 pub(crate) use address::without_keys;
 use address::{Address, HubKind};
 pub(crate) use allowance::Allowance;
+pub(crate) use cache::{CACHE_VARIABLES, caches};
 use http::{Answer, Client, Reach};
 use progress::Progress;
 use trouble::Trouble;

@@ -19,6 +19,7 @@ mod writer;
 
 pub use blocked::{keep_blocked, known_blocked};
 pub(crate) use checkpoint::ToWrite;
+pub(crate) use checkpoint::checkpoints_in;
 pub use checkpoint::{Checkpoint, Head, LastEvaluation, Refused, load_latest, newest_checkpoint};
 pub use checkpoint_error::CheckpointError;
 pub use directory::{DataDirectory, SECRET_FILE};
@@ -52,6 +53,11 @@ pub(crate) const LENDING: &str = "lending";
 
 /// The file beside it that tells of data directories elsewhere.
 const ELSEWHERE: &str = "elsewhere";
+
+/// Bytes that this user may still write to the disk of a folder; none where the system does not tell.
+pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
+    rustix::fs::statvfs(folder).ok().map(|status| status.f_bavail * status.f_frsize)
+}
 
 /// Writes a file so that after a power cut there is the old content or the new, never a part: a temporary file beside
 /// it, flushed to disk, renamed over it, the directory flushed.

@@ -33,6 +33,10 @@ pub struct Store {
     pub failures: Vec<Failure>,
     /// Whether parameters are refused whatever they are.
     pub refuses_params: bool,
+    /// Whether files cannot be stored: each is answered with 500.
+    pub fails_files: bool,
+    /// Files that could not be.
+    pub files_failed: u64,
 }
 
 /// A run.
@@ -150,6 +154,10 @@ type Answer = (u16, Value);
 impl Store {
     fn answer(&mut self, method: &str, target: &str, body: &[u8]) -> Answer {
         if let Some(path) = target.strip_prefix("/api/2.0/mlflow-artifacts/artifacts/") {
+            if self.fails_files {
+                self.files_failed += 1;
+                return (500, json!({}));
+            }
             self.files.insert(path.to_owned(), body.to_vec());
             return (200, json!({}));
         }

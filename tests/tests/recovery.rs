@@ -1,11 +1,13 @@
-//! What a daemon does when its only checkpoint is damaged, when `timeout` ends it, when it is suspended, and when its owner's quiet
+//! What a daemon does when a checkpoint is damaged, is another version's or has no room, when nobody reads its output, when `timeout` ends it, when it is suspended, and when its owner's quiet
 //! hours keep it from joining.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use murmur::store::{Checkpoint, bytes_in, load_latest};
+use murmur_tests::disk::SmallDisk;
 use murmur_tests::{Daemon, TINY_RUN, murmur, output_of, write_run};
 
 use crate::MURMUR;
@@ -155,6 +157,90 @@ fn a_daemon_that_timeout_ends_leaves_in_order_and_keeps_its_last_checkpoint() {
             assert!(kept > 0, "the last checkpoint is lost: {said}");
         }
     });
+}
+
+/// A script that reads the line that it is ready, and no more. The pipe has room for two reports.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_daemon_whose_output_nobody_reads_goes_on_and_ends_when_asked() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let node = folder.path().join("node");
+    let (_unread, mut output) = std::io::pipe().expect("a pipe");
+    output.write_all(&[b'\n'; 14 * 4096]).expect("a pipe of sixteen pages");
+    let mut command = murmur(MURMUR);
+    command.arg("start").arg(&run_file).arg("--data-dir").arg(&node).args(["--format", "json"]);
+    command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "127.0.0.1:0"]);
+    // It ends with this test, however that goes.
+    command.arg("--until-stdin-closes").stdin(Stdio::piped()).stdout(output).stderr(Stdio::piped());
+    let mut daemon = command.spawn().expect("it starts");
+    let _stdin = daemon.stdin.take();
+    let told = || -> Option<serde_json::Value> {
+        let output = murmur_tests::run(MURMUR, &["status", node.to_str()?, "--format", "json"]);
+        serde_json::from_slice(&output.stdout).ok()
+    };
+    let begin = Instant::now();
+    let mut seen = Vec::new();
+    // By then the pipe has been full for two seconds.
+    while seen.last().and_then(serde_json::Value::as_f64).unwrap_or(0.0) < 4.0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "its reports stand still at {:?} s", seen.last());
+        seen.extend(told().map(|report| report["seconds"].clone()));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let pid = daemon.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill is there").success());
+    let ended = murmur_tests::end_of(daemon);
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(std::fs::read_dir(node.join("checkpoints")).is_ok_and(|mut kept| kept.next().is_some()));
+}
+
+#[test]
+fn a_checkpoint_of_a_newer_murmur_is_neither_passed_over_nor_put_aside() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let node = folder.path().join("node");
+    let start = |steps: &str| {
+        let arguments = ["start", run_file.to_str().expect("UTF-8"), "--steps", steps, "--exit"];
+        Daemon::spawn(MURMUR, &node, &arguments).wait_for_end()
+    };
+    assert!(start("3").status.success() && start("6").status.success());
+    let names = || {
+        let folders = std::fs::read_dir(node.join("checkpoints")).expect("there").flatten();
+        let mut names: Vec<String> = folders.map(|folder| folder.file_name().into_string().expect("UTF-8")).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    assert_eq!(before.len(), 2, "{before:?}");
+    let index = node.join("checkpoints").join(&before[1]).join("checkpoint.json");
+    let newer = std::fs::read_to_string(&index).expect("there").replace("\"format\": 2", "\"format\": 99");
+    std::fs::write(&index, newer).expect("written");
+    let refused = start("9");
+    assert_eq!(refused.status.code(), Some(5), "{}", refused.errors);
+    assert!(refused.errors.contains("hint: update murmur"), "{}", refused.errors);
+    assert_eq!(names(), before);
+}
+
+/// Needs the right to mount a small file system.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_with_room_for_two_checkpoints_but_not_for_three_gets_new_ones() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let node = folder.path().join("node");
+    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--steps", "3", "--exit"];
+    assert!(Daemon::spawn(MURMUR, &node, &arguments).wait_for_end().status.success());
+    let written = node.join("checkpoints/step-000000000003");
+    let mut checkpoint = Checkpoint::read(&written).expect("intact");
+    let layout = murmur_training::trained_layout(&checkpoint.manifest);
+    let Some(disk) = SmallDisk::mount(26 * bytes_in(&written) as usize / 10) else { return };
+    for steps in 4..8 {
+        checkpoint.state.counters.steps = steps;
+        checkpoint.write(disk.path(), &layout, 2).expect("the oldest gives way");
+    }
+    let (newest, refused) = load_latest(disk.path());
+    assert_eq!((newest.expect("one").state.counters.steps, refused.len()), (7, 0));
+    assert_eq!(std::fs::read_dir(disk.path()).expect("there").count(), 2);
 }
 
 /// It hears of signals only when it goes on, which may be never.

@@ -42,6 +42,27 @@ fn ticket_of(daemon: &Daemon) -> Ticket {
     daemon.ticket().parse().expect("a ticket")
 }
 
+/// Everybody on a machine can read a unit and the arguments of a process.
+#[test]
+fn a_service_joins_a_closed_run_without_its_secret_among_the_arguments() {
+    let folder = folder();
+    let founder = founder(&folder, &["--closed"]);
+    let node = folder.path().join("node");
+    let directory = node.to_str().expect("UTF-8");
+    let output = run(MURMUR, &["service", "--ticket", &founder.ticket(), "--data-dir", directory]);
+    assert!(output.status.success(), "{output:?}");
+    let unit = String::from_utf8(output.stdout).expect("text");
+    let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    assert!(words[1].parse::<Ticket>().expect("a ticket").secret.is_none(), "{unit}");
+    let secret = ticket_of(&founder).secret.expect("closed").to_text();
+    assert!(!unit.contains(&secret), "{unit}");
+    let data_dir = words.iter().position(|word| *word == "--data-dir").expect("whole paths");
+    let arguments = [&words[..data_dir], &words[data_dir + 2..]].concat();
+    let joined = Daemon::spawn(MURMUR, &node, &arguments);
+    joined.wait_for("an exchange", |report| report.exchanges_completed > 0);
+}
+
 #[test]
 fn a_closed_run_takes_in_ticket_holders_and_refuses_strangers() {
     let folder = folder();

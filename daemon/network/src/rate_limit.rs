@@ -33,6 +33,14 @@ impl Throttle {
         let limiter = |cap| Arc::new(RateLimiter::new(cap, CAP_BURST));
         Throttle { upload: limiter(caps.upload), download: limiter(caps.download) }
     }
+
+    /// Draws so many bytes to be sent beside all connections, and keeps this thread until they may move.
+    pub fn wait_to_upload(&self, bytes: usize) {
+        if let Some(rate) = &self.upload.rate {
+            let at = rate.draw(Instant::now(), bytes);
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        }
+    }
 }
 
 impl Default for Throttle {
@@ -130,6 +138,16 @@ mod tests {
         let now = Instant::now() + Duration::from_secs(1);
         rate.draw(now, 2000);
         assert_eq!(rate.draw(now, 1000) - now, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn what_a_thread_sends_is_drawn_from_the_same_bucket() {
+        let throttle = Throttle::new(Caps { upload: Some(100_000), download: None });
+        let begin = Instant::now();
+        let burst = (100_000.0 * CAP_BURST.as_secs_f64()) as usize;
+        throttle.upload.count(burst);
+        throttle.clone().wait_to_upload(20_000);
+        assert!(begin.elapsed() >= Duration::from_millis(150), "{:?}", begin.elapsed());
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::node;
 use crate::cli::LendOptions;
-use crate::console::{Console, human_bytes, note, print_line};
+use crate::console::{Console, human_bytes, note, print_line, wait_for_no_reader};
 use crate::daemon::ports;
 use crate::daemon::stop::watch_for_end;
 use crate::failure::{ExitCode, Failure};
@@ -99,6 +99,7 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
                 print_line(&format!("--helper {line}"));
             }
         }
+        wait_for_no_reader();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(watch_for_end(stop, options.until_stdin_closes));
         helper.run(stopped).await

@@ -1,22 +1,25 @@
 //! `murmur service`: a systemd unit that keeps a daemon running, with as few rights as it needs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use murmur_protocol::Ticket;
+use murmur_protocol::{RunId, RunManifest, Secret, Ticket};
 
 use crate::cli::ServiceOptions;
 use crate::console::{note, print_line};
-use crate::failure::{ExitCode, Failure};
-use crate::settings::{load_node_settings, load_run_manifest};
+use crate::failure::{ExitCode, Failure, to_write};
+use crate::remote;
+use crate::settings::{NodeSettings, load_node_settings, load_run_manifest};
+use crate::store::{DataDirectory, SECRET_FILE, write_private};
 
 pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
     let absolute = |path: &Path| std::path::absolute(path);
     let directory = absolute(&options.data_dir)?;
-    check(options)?;
-    let mut arguments = match &options.ticket {
+    let Checked { ticket, run, node: settings } = check(options)?;
+    let manifest = run.or_else(|| DataDirectory::claimed_manifest(&directory)).unwrap_or_default();
+    let mut arguments = match &ticket {
         None => vec!["start".to_owned()],
-        Some(ticket) => vec!["join".to_owned(), ticket.clone()],
+        Some(ticket) => vec!["join".to_owned(), Ticket { secret: None, ..ticket.clone() }.to_string()],
     };
     if let Some(run) = &options.run {
         arguments.push(absolute(run)?.display().to_string());
@@ -25,11 +28,11 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
         arguments.extend(["--node".to_owned(), absolute(node)?.display().to_string()]);
     }
     arguments.extend(["--data-dir".to_owned(), directory.display().to_string()]);
-    // systemd refuses to make a folder writable that is not there.
-    std::fs::create_dir_all(&directory).map_err(|error| {
-        Failure::new(ExitCode::Files, format!("cannot make {}: {error}", directory.display()))
-            .hint("choose another folder with --data-dir")
-    })?;
+    let folders = Folders::of(&directory, &settings, &manifest);
+    folders.make()?;
+    if let Some((ticket, secret)) = ticket.as_ref().and_then(|ticket| Some((ticket, ticket.secret.as_ref()?))) {
+        arguments.extend(["--secret-file".to_owned(), keep_secret(&directory, ticket.run, secret)?]);
+    }
     let place = match &options.system {
         Some(_) => "sudo systemctl enable --now murmur, with this text in /etc/systemd/system/murmur.service",
         None => "systemctl --user enable --now murmur, with this text in ~/.config/systemd/user/murmur.service",
@@ -38,27 +41,90 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     if options.system.is_none() {
         note("            loginctl enable-linger lets it run while nobody is logged in");
     }
-    print_line(unit(&program, &arguments, &directory, options.system.as_deref()).trim_end());
+    print_line(unit(&program, &arguments, &folders, options.system.as_deref()).trim_end());
     Ok(())
+}
+
+/// What the options lead to.
+struct Checked {
+    ticket: Option<Ticket>,
+    run: Option<RunManifest>,
+    node: NodeSettings,
 }
 
 /// What a daemon would refuse is refused now: in the background nobody would see it.
-fn check(options: &ServiceOptions) -> Result<(), Failure> {
-    if let Some(ticket) = &options.ticket {
+fn check(options: &ServiceOptions) -> Result<Checked, Failure> {
+    let parse = |ticket: &String| {
         ticket.parse::<Ticket>().map_err(|error| {
             Failure::new(ExitCode::Settings, error.to_string())
                 .hint("`murmur ticket` prints a fresh one on a member's machine")
-        })?;
-    }
-    options.run.as_deref().map(load_run_manifest).transpose()?;
-    options.node.as_deref().map(load_node_settings).transpose()?;
-    Ok(())
+        })
+    };
+    Ok(Checked {
+        ticket: options.ticket.as_ref().map(parse).transpose()?,
+        run: options.run.as_deref().map(load_run_manifest).transpose()?,
+        node: options.node.as_deref().map(load_node_settings).transpose()?.unwrap_or_default(),
+    })
 }
 
-fn unit(program: &Path, arguments: &[String], directory: &Path, user: Option<&str>) -> String {
+/// Keeps a closed run's secret where the node keeps it: everybody on a machine can read units and a process's arguments. Returns
+/// the file.
+fn keep_secret(directory: &Path, run: RunId, secret: &Secret) -> Result<String, Failure> {
+    if DataDirectory::claimed_manifest(directory).is_some_and(|claimed| claimed.run_id() != run) {
+        let message = format!("{} belongs to another run than the ticket", directory.display());
+        return Err(Failure::new(ExitCode::Settings, message).hint("choose another folder with --data-dir"));
+    }
+    let path = directory.join(SECRET_FILE);
+    write_private(&path, format!("{}\n", secret.to_text()).as_bytes()).map_err(|error| {
+        Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display())).hint(to_write(&error))
+    })?;
+    note(&format!("the ticket's secret is kept in {}, and is not in this text", path.display()));
+    Ok(path.display().to_string())
+}
+
+/// Where a daemon writes.
+struct Folders {
+    writable: Vec<PathBuf>,
+    /// Variables that say where they are, with their values: systemd does not know what is set in a shell.
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Folders {
+    /// Of a node with these settings. Whose places are relative is another folder's for systemd, and cannot be told.
+    fn of(directory: &Path, settings: &NodeSettings, manifest: &RunManifest) -> Folders {
+        let mut writable = vec![directory.to_owned()];
+        let others = [&settings.tensorboard.directory, &settings.data.cache];
+        writable.extend(others.into_iter().filter(|folder| folder.is_absolute()).cloned());
+        let is_remote = settings.data.accept_remote || remote::is_wanted(settings, manifest);
+        if !is_remote {
+            return Folders { writable, variables: Vec::new() };
+        }
+        writable.extend(remote::caches());
+        let set = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
+        Folders { writable, variables: remote::CACHE_VARIABLES.into_iter().filter_map(set).collect() }
+    }
+
+    /// Makes those that are missing: systemd refuses to make a folder writable that is not there.
+    fn make(&self) -> Result<(), Failure> {
+        self.writable.iter().try_for_each(|folder| {
+            std::fs::create_dir_all(folder).map_err(|error| {
+                Failure::new(ExitCode::Files, format!("cannot make {}: {error}", folder.display()))
+                    .hint("choose another folder with --data-dir, or in the node file")
+            })
+        })
+    }
+}
+
+fn unit(program: &Path, arguments: &[String], folders: &Folders, user: Option<&str>) -> String {
     let words = std::iter::once(program.display().to_string()).chain(arguments.iter().cloned());
     let command = words.map(|word| escaped(&word)).collect::<Vec<_>>().join(" ");
-    let folder = escaped(&directory.display().to_string());
+    let writable = folders.writable.iter().map(|folder| escaped_path(&folder.display().to_string()));
+    let writable = writable.collect::<Vec<_>>().join(" ");
+    let variables = folders
+        .variables
+        .iter()
+        .map(|(name, value)| format!("Environment={}\n", escaped_path(&format!("{name}={value}"))));
+    let variables: String = variables.collect();
     let (user_line, wanted_by) = match user {
         Some(user) => (format!("User={user}\n"), "multi-user.target"),
         None => (String::new(), "default.target"),
@@ -81,20 +147,20 @@ WatchdogSec=2min
 TimeoutStartSec=30min
 # A last exchange, a last evaluation and a last checkpoint.
 TimeoutStopSec=15min
-ExecStart={command}
+{variables}ExecStart={command}
 {user_line}Restart=on-failure
 RestartSec=15
 # A wrong command line, wrong settings and damaged files do not mend themselves.
 RestartPreventExitStatus=2 3 5
 Nice=5
 
-# It reads its data and writes its own folder.
+# It reads its data and writes its own folders.
 UMask=0077
 NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=strict
 ProtectHome=read-only
-ReadWritePaths={folder}
+ReadWritePaths={writable}
 ProtectControlGroups=yes
 ProtectKernelTunables=yes
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
@@ -127,7 +193,12 @@ ProtectKernelModules=yes
 
 /// A word of a command line as systemd reads it: `%` and `$` have meanings there.
 fn escaped(word: &str) -> String {
-    let word = word.replace('%', "%%").replace('$', "$$");
+    escaped_path(&word.replace('$', "$$"))
+}
+
+/// A word elsewhere: only `%` has a meaning there.
+fn escaped_path(word: &str) -> String {
+    let word = word.replace('%', "%%");
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@,%$".contains(&byte);
     if word.bytes().all(is_plain) { word } else { format!("\"{}\"", word.replace('\\', r"\\").replace('"', "\\\"")) }
 }
@@ -138,15 +209,20 @@ mod tests {
 
     #[test]
     fn a_unit_has_whole_paths_and_is_what_systemd_takes() {
-        let directory = Path::new("/srv/mur mur/50%");
+        let folders = Folders {
+            writable: ["/srv/mur mur/50%", "/srv/$tensorboard"].map(PathBuf::from).into(),
+            variables: vec![("HF_HOME", "/srv/hugging face".to_owned())],
+        };
         let arguments = ["start", "--data-dir", "/srv/mur mur/50%"].map(str::to_owned);
-        let text = unit(Path::new("/bin/true"), &arguments, directory, Some("root"));
+        let text = unit(Path::new("/bin/true"), &arguments, &folders, Some("root"));
         assert!(text.contains("ExecStart=/bin/true start --data-dir \"/srv/mur mur/50%%\"\n"), "{text}");
+        assert!(text.contains("ReadWritePaths=\"/srv/mur mur/50%%\" /srv/$tensorboard\n"), "{text}");
+        assert!(text.contains("Environment=\"HF_HOME=/srv/hugging face\"\n"), "{text}");
         assert!(text.contains("RestartPreventExitStatus=2 3 5\n") && text.contains("User=root\n"), "{text}");
         let folder = tempfile::tempdir().expect("a temporary directory");
         let file = folder.path().join("murmur.service");
         for user in [Some("root"), None] {
-            std::fs::write(&file, unit(Path::new("/bin/true"), &arguments, directory, user)).expect("written");
+            std::fs::write(&file, unit(Path::new("/bin/true"), &arguments, &folders, user)).expect("written");
             let mut verify = std::process::Command::new("systemd-analyze");
             verify.args(["verify", "--man=no"]).args(user.is_none().then_some("--user")).arg(&file);
             let Ok(output) = verify.env("SYSTEMD_LOG_LEVEL", "warning").output() else {
@@ -157,5 +233,35 @@ mod tests {
             let ours: Vec<&str> = said.lines().filter(|line| line.contains("murmur.service")).collect();
             assert!(ours.is_empty(), "{said}");
         }
+    }
+
+    #[test]
+    fn a_node_may_write_where_its_settings_say_and_where_remote_data_is_kept() {
+        let own = Path::new("/srv/node");
+        let mut settings = NodeSettings::default();
+        let folders = |settings: &NodeSettings| Folders::of(own, settings, &RunManifest::default()).writable;
+        assert_eq!(folders(&settings), [own]);
+        settings.tensorboard.directory = "/srv/board".into();
+        settings.data.cache = "/srv/prepared".into();
+        assert_eq!(folders(&settings), ["/srv/node", "/srv/board", "/srv/prepared"].map(PathBuf::from));
+        settings.data.files = vec!["hf://datasets/owner/name/*.txt".into()];
+        assert_eq!(folders(&settings)[3..], remote::caches());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_closed_runs_secret_goes_to_a_file_that_only_its_owner_reads_and_never_over_another_runs() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let secret = Secret::from_bytes([7; 32]);
+        let kept = || std::fs::read_to_string(folder.path().join(SECRET_FILE)).unwrap_or_default();
+        let manifest = RunManifest::default();
+        DataDirectory::open(folder.path()).expect("free").claim(&manifest).expect("unclaimed");
+        let mut other = manifest.clone();
+        other.run.name = "other".to_owned();
+        assert!(keep_secret(folder.path(), other.run_id(), &secret).is_err() && kept().is_empty());
+        let path = keep_secret(folder.path(), manifest.run_id(), &secret).expect("written");
+        let mode = std::fs::metadata(path).expect("there").permissions().mode();
+        assert_eq!((kept().trim(), mode & 0o777), (&*secret.to_text(), 0o600));
     }
 }

@@ -14,8 +14,8 @@ use crossterm::terminal::{Clear, ClearType};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::fitted::{fitted, set_in};
-use super::output;
 use super::terminal::{shown, shown_json};
+use super::{aside, output};
 
 /// Whether the last block has been drawn.
 static ENDED: AtomicBool = AtomicBool::new(false);
@@ -85,6 +85,11 @@ pub fn has_colours() -> bool {
 
 /// A line of text for people on standard error. A closed pipe at the other end must not end training.
 pub(crate) fn note(text: &str) {
+    let text = text.to_owned();
+    aside::write(move || write_note(&text));
+}
+
+fn write_note(text: &str) {
     let shown = shown(text);
     let shown = if is_live() { fitted(&shown, Size::now().columns).into() } else { shown };
     let _ = screen().say(&mut io::stderr().lock(), shown.as_bytes(), Size::now);
@@ -92,16 +97,19 @@ pub(crate) fn note(text: &str) {
 
 /// The same after Ctrl-C, of which a terminal shows two characters where the cursor is: they go.
 pub(crate) fn note_after_ctrl_c(text: &str) {
-    if is_live() {
-        let _ = queue!(io::stderr().lock(), MoveToColumn(0), Clear(ClearType::CurrentLine));
-    }
-    note(text);
+    let text = text.to_owned();
+    aside::write(move || {
+        if is_live() {
+            let _ = queue!(io::stderr().lock(), MoveToColumn(0), Clear(ClearType::CurrentLine));
+        }
+        write_note(&text);
+    });
 }
 
 /// A line on standard output: text for people, or one object of JSON. Where it cannot be written, see [`output`].
 pub(crate) fn print_line(line: &str) {
     let line = if line.starts_with('{') { shown_json(line) } else { shown(line) };
-    print_bytes(format!("{line}\n").as_bytes());
+    print_bytes(format!("{line}\n").into_bytes());
 }
 
 /// A line of text for people on standard output: on a terminal, what does not fit goes on below its text, which begins after so
@@ -112,7 +120,11 @@ pub(crate) fn print_fitted(line: &str, begins: usize) {
 }
 
 /// Bytes on standard output, as they are.
-pub(crate) fn print_bytes(bytes: &[u8]) {
+pub(crate) fn print_bytes(bytes: Vec<u8>) {
+    aside::write(move || write_bytes(&bytes));
+}
+
+fn write_bytes(bytes: &[u8]) {
     let mut screen = screen();
     let is_shared = screen.is_drawn() && io::stdout().is_terminal();
     if is_shared {
@@ -131,6 +143,20 @@ pub(crate) fn print_bytes(bytes: &[u8]) {
 
 /// Draws the block anew, in place of what it was. Nothing happens where standard error is no terminal.
 pub(crate) fn draw(lines: Vec<String>) {
+    // A terminal that is held has only the last of them to catch up with.
+    let is_due = next_block().replace(lines).is_some();
+    if !is_due && !aside::write_passing(draw_next) {
+        *next_block() = None;
+    }
+}
+
+fn draw_next() {
+    if let Some(lines) = next_block().take() {
+        write_block(lines);
+    }
+}
+
+fn write_block(lines: Vec<String>) {
     let mut screen = screen();
     if is_live() && !ENDED.load(Ordering::Relaxed) {
         let _ = screen.draw(&mut io::stderr().lock(), lines, Size::now());
@@ -139,13 +165,15 @@ pub(crate) fn draw(lines: Vec<String>) {
 
 /// Takes the block away for good: whoever draws it may still be about to.
 pub(crate) fn end() {
-    draw(Vec::new());
-    ENDED.store(true, Ordering::Relaxed);
+    aside::write(|| {
+        write_block(Vec::new());
+        ENDED.store(true, Ordering::Relaxed);
+    });
 }
 
 /// What is in the block stays there as text, and nothing is drawn over it again.
 pub(crate) fn keep() {
-    screen().drawn.clear();
+    aside::write(|| screen().drawn.clear());
 }
 
 /// Where a logger writes: each event is one line above the block.
@@ -169,9 +197,16 @@ impl Drop for LogLine {
     fn drop(&mut self) {
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         if !line.is_empty() {
-            let _ = screen().say(&mut io::stderr().lock(), line, Size::now);
+            let line = line.to_vec();
+            aside::write(move || drop(screen().say(&mut io::stderr().lock(), &line, Size::now)));
         }
     }
+}
+
+/// The block that is drawn next.
+fn next_block() -> MutexGuard<'static, Option<Vec<String>>> {
+    static NEXT: Mutex<Option<Vec<String>>> = Mutex::new(None);
+    NEXT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One lock for whole lines: two threads must not write into each other's.

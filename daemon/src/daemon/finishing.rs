@@ -1,5 +1,6 @@
 //! What the founder's daemon does for `murmur finish`: signs the order and hands it to the core, which spreads it.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use murmur_network::{Keypair, peer_id};
@@ -70,19 +71,28 @@ pub struct Finisher {
     key: Option<Keypair>,
     run: RunId,
     reports: watch::Receiver<NodeReport>,
+    /// The serial of the newest order that the core knows.
+    known: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
     events: mpsc::Sender<Event>,
 }
 
 impl Finisher {
-    /// Of a node with this identity.
+    /// Of a node with this identity. `known`: the serial of the newest order that its core knows.
     pub fn new(
         identity: &Keypair,
         manifest: &RunManifest,
         reports: watch::Receiver<NodeReport>,
+        known: impl Fn() -> Option<u64> + Send + Sync + 'static,
         events: mpsc::Sender<Event>,
     ) -> Finisher {
         let is_founder = manifest.run.founder == peer_id(identity).to_string();
-        Finisher { key: is_founder.then(|| identity.clone()), run: manifest.run_id(), reports, events }
+        Finisher {
+            key: is_founder.then(|| identity.clone()),
+            run: manifest.run_id(),
+            reports,
+            known: Arc::new(known),
+            events,
+        }
     }
 
     /// Orders the end of the run.
@@ -117,7 +127,8 @@ impl Finisher {
         let from = report.progress + steps_until_all_have_heard(report);
         let ending = Ending { from, until: from + steps };
         let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-        let serial = u64::try_from(microseconds).unwrap_or(u64::MAX);
+        // A clock that was set back makes no order older than the one before: members would not hear of it.
+        let serial = u64::try_from(microseconds).unwrap_or(u64::MAX).max((self.known)().map_or(0, |known| known + 1));
         let sign = |bytes: &[u8]| key.sign(bytes).ok().and_then(|signature| signature.try_into().ok());
         let order = FinishOrder::sign(self.run, serial, ending, |bytes| sign(bytes).ok_or(NotFinished::NotFounder))?;
         self.events.send(Event::FinishOrdered { order }).await.map_err(|_| NotFinished::Ended)?;
@@ -140,4 +151,27 @@ fn steps_per_second(report: &NodeReport) -> Option<f64> {
 /// By how much the swarm's progress has grown with each own step so far.
 fn progress_per_step(report: &NodeReport) -> Option<f64> {
     (report.steps > 0 && report.progress > 0.0).then(|| report.progress / report.steps as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_order_is_newer_than_the_one_before_whatever_the_clock_says() {
+        let founder = Keypair::generate_ed25519();
+        let mut manifest = RunManifest::default();
+        manifest.run.founder = peer_id(&founder).to_string();
+        let (_reports, view) = watch::channel(NodeReport { steps: 100, progress: 100.0, ..NodeReport::default() });
+        let (events, mut ordered) = mpsc::channel(2);
+        // Of a clock that ran a century ahead.
+        let known = (u64::MAX / 4, u64::MAX / 4 + 1);
+        for (known, expected) in [(Some(known.0), Some(known.1)), (None, None)] {
+            let finisher = Finisher::new(&founder, &manifest, view.clone(), move || known, events.clone());
+            finisher.finish(FinishWish::default()).await.expect("an order");
+            let Some(Event::FinishOrdered { order }) = ordered.recv().await else { panic!("an order") };
+            assert!(order.is_valid(manifest.run_id(), peer_id(&founder)));
+            assert!(expected.map_or(order.serial < u64::MAX / 8, |expected| order.serial == expected));
+        }
+    }
 }

@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::console::note;
+use crate::console::{figures, note};
 use crate::daemon::finishing::{FinishWish, Finisher, NotFinished};
+use crate::limits::clock::{Jump, WallClock};
 use crate::observe::report::NodeReport;
 use crate::store::Length;
 
@@ -40,12 +41,36 @@ impl AskedLength {
     }
 }
 
-/// The length that holds in a data directory: what is asked for now, else what was asked for before a restart.
+/// The length that holds in a data directory: what is asked for now, else what was asked for before a restart. Who types the same
+/// command again goes on with the length that it has begun.
 pub(super) fn length(asked: Option<AskedLength>, root: &Path) -> Option<Length> {
-    match asked {
-        None => Length::known(root),
-        Some(AskedLength::Hours(hours)) => Some(Length::Hours { hours, until: unix_seconds() + 3600.0 * hours }),
-        Some(AskedLength::Tokens(tokens)) => Some(Length::Tokens { tokens, counted: 0.0 }),
+    let known = Length::known(root);
+    let Some(asked) = asked else { return known };
+    let now = unix_seconds();
+    let goes_on = match (asked, known) {
+        (AskedLength::Hours(asked), Some(Length::Hours { hours, until })) => asked == hours && until > now,
+        (AskedLength::Tokens(asked), Some(Length::Tokens { tokens, counted })) => asked == tokens && counted < tokens,
+        _ => false,
+    };
+    if let Some(known) = known.filter(|_| goes_on) {
+        let left = match known {
+            Length::Hours { until, .. } => format!("{:.2} h", (until - now) / 3600.0),
+            Length::Tokens { tokens, counted } => format!("{} tokens", figures::count((tokens - counted) as u64)),
+        };
+        note(&format!("length      {} as before: {left} are left; another number begins from now", asked.option()));
+        return Some(known);
+    }
+    Some(match asked {
+        AskedLength::Hours(hours) => Length::Hours { hours, until: now + 3600.0 * hours },
+        AskedLength::Tokens(tokens) => Length::Tokens { tokens, counted: 0.0 },
+    })
+}
+
+/// The same length by a clock that was set meanwhile; `None` where that changes nothing.
+fn after_jump(length: Length, jump: Jump) -> Option<Length> {
+    match length {
+        Length::Hours { hours, until } => Some(Length::Hours { hours, until: until + jump.seconds() }),
+        Length::Tokens { .. } => None,
     }
 }
 
@@ -62,12 +87,16 @@ pub(super) async fn finish_after(
         }
     };
     keep(length);
-    let mut looked = Instant::now();
+    let (mut looked, mut clock) = (Instant::now(), WallClock::new());
     for look in 1.. {
         sleep(PERIOD).await;
         let report = reports.borrow().clone();
         if report.is_finishing {
             return;
+        }
+        if let Some(set) = clock.look().and_then(|jump| after_jump(length, jump)) {
+            length = set;
+            keep(length);
         }
         if let Length::Tokens { counted, .. } = &mut length {
             let own = report.steps.saturating_sub(steps) as f64;
@@ -159,5 +188,31 @@ mod tests {
         assert_eq!(length(None, folder.path()), Some(before));
         let asked = length(Some(AskedLength::Hours(2.0)), folder.path());
         assert!(matches!(asked, Some(Length::Hours { hours: 2.0, until }) if until > unix_seconds()), "{asked:?}");
+    }
+
+    #[test]
+    fn the_same_command_typed_again_makes_no_run_longer() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let kept = |kept: Length, asked| {
+            kept.keep(folder.path()).expect("written");
+            length(Some(asked), folder.path()) == Some(kept)
+        };
+        let hours = |hours, left| Length::Hours { hours, until: unix_seconds() + left };
+        let tokens = |counted| Length::Tokens { tokens: 1e9, counted };
+        assert!(kept(hours(2.0, 1800.0), AskedLength::Hours(2.0)) && kept(tokens(2.5e8), AskedLength::Tokens(1e9)));
+        assert!(!kept(hours(2.0, 1800.0), AskedLength::Hours(3.0)) && !kept(tokens(2.5e8), AskedLength::Tokens(2e9)));
+        assert!(!kept(hours(2.0, -1.0), AskedLength::Hours(2.0)) && !kept(tokens(1e9), AskedLength::Tokens(1e9)));
+        assert!(!kept(hours(2.0, 1800.0), AskedLength::Tokens(2.0)));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_changes_no_length() {
+        let hours = Length::Hours { hours: 1.0, until: 10_000.0 };
+        let ahead = after_jump(hours, Jump::Forward(Duration::from_hours(1000))).expect("another time");
+        let now = 8_000.0 + 3_600_000.0;
+        assert_eq!(left_for_decay(hours, now), Some(0.0), "by the clock alone it would be over");
+        assert_eq!(left_for_decay(ahead, now), None);
+        assert_eq!(left_for_decay(ahead, now + 1_500.0), Some(500.0));
+        assert_eq!(after_jump(ahead, Jump::Back(Duration::from_hours(1000))), Some(hours));
     }
 }

@@ -12,10 +12,10 @@ use crate::daemon::blocking;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 
-/// Its connections draw from `throttle`, where others do as well.
+/// Its connections draw from `throttle`, as others do.
 pub(super) async fn start_network(
     plan: &Plan,
-    (shelf, throttle): (Option<Shelf>, Option<Throttle>),
+    (shelf, throttle): (Option<Shelf>, Throttle),
     events: mpsc::Sender<Event>,
 ) -> anyhow::Result<Network> {
     let failed = |message: String| Failure::new(ExitCode::Network, message).hint(ports::REMEDY);
@@ -33,8 +33,7 @@ pub(super) async fn start_network(
         let config = network_config(plan.identity.clone(), &plan.manifest, &plan.settings, plan.secret.clone())?;
         let is_usual = config.listen.iter().map(ToString::to_string).eq(given.iter().cloned());
         let admission = blocking::admission(settings, plan.directory.root());
-        let throttle = throttle.clone().unwrap_or(config.throttle);
-        let config = NetworkConfig { shelf: shelf.clone(), throttle, admission, ..config };
+        let config = NetworkConfig { shelf: shelf.clone(), throttle: throttle.clone(), admission, ..config };
         match Network::start(config, events.clone()).await {
             Ok(network) => {
                 if !is_usual {

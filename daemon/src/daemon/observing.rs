@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use murmur_network::{Throttle, peer_id};
 use murmur_protocol::{PeerId, RunManifest};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
 
+use super::Plan;
 use crate::console::note;
 use crate::engine::Noticed;
 use crate::observe::record::{EndFacts, RunFacts};
@@ -16,7 +18,7 @@ use crate::observe::traffic::{self, Traffic};
 use crate::observe::{Body, Hub, Journal};
 use crate::settings::NodeSettings;
 use crate::store::write_atomically;
-use crate::tracking::{LastRecords, Mlflow, TensorBoard};
+use crate::tracking::{LastRecords, Mlflow, TensorBoard, mlflow};
 
 /// Records that wait for the disk: more than five minutes of them.
 const JOURNAL_PLACES: usize = 1024;
@@ -53,6 +55,8 @@ pub(super) struct Teller<'a> {
     pub(super) me: PeerId,
     /// Its time zero.
     pub(super) clock: Instant,
+    /// Its caps.
+    pub(super) throttle: &'a Throttle,
 }
 
 /// Which process of which run this is. It goes on from a checkpoint's swarm progress, where there is one, and own steps.
@@ -89,7 +93,7 @@ impl Observing {
         reports: &watch::Receiver<NodeReport>,
         notices: &broadcast::Sender<Noticed>,
     ) -> Observing {
-        let Teller { root, manifest, settings, me, clock } = teller;
+        let Teller { root, manifest, settings, me, clock, throttle } = teller;
         let bytes = settings.journal.megabytes.saturating_mul(1_000_000);
         let opened = (bytes > 0).then(|| Journal::open(root, bytes)).transpose();
         let opened = opened.unwrap_or_else(|error| {
@@ -113,7 +117,10 @@ impl Observing {
         let name = facts.name.clone();
         hub.tell(Body::Run(facts));
         let last = seq.map(|written| LastRecords { written, told });
-        let mlflow = Mlflow::start(&settings.mlflow, root, last, &me.to_string(), name.as_deref(), manifest);
+        let node = me.to_string();
+        let name = name.as_deref();
+        let mlflow = mlflow::Teller { settings: &settings.mlflow, root, node: &node, name, manifest, throttle };
+        let mlflow = Mlflow::start(mlflow, last);
         let source = observe(hub.clone(), root.to_owned(), reports.clone(), notices.subscribe());
         let keeping = tokio::spawn(keep_traffic(hub.clone(), traffic_path.clone()));
         Observing { source: tokio::spawn(source), hub, traffic_path, keeping, writers, mlflow }
@@ -123,8 +130,9 @@ impl Observing {
         self.hub.clone()
     }
 
-    /// The last records, of how it stands at the end too, and what is left for those who write and send.
-    pub(super) async fn end(self, last: &NodeReport, root: &Path, end: EndFacts) {
+    /// The last records, of how it stands at the end too, and what is left for those who write and send: a model, too, where there
+    /// is time for it.
+    pub(super) async fn end(self, last: &NodeReport, root: &Path, (end, has_time): (EndFacts, bool)) {
         self.source.abort();
         self.hub.tell(Body::Sample(Box::new(sample(last, root))));
         self.keeping.abort();
@@ -136,8 +144,32 @@ impl Observing {
             tokio::time::sleep(END_PERIOD).await;
         }
         if let Some(mlflow) = self.mlflow {
-            mlflow.end().await;
+            mlflow.end(has_time).await;
         }
+    }
+}
+
+/// Sends what an earlier process of this node has left for MLflow, where it is not to run any more.
+pub(super) async fn send_rest(plan: &Plan) {
+    let Plan { manifest, settings, directory, identity, .. } = plan;
+    let root = directory.root();
+    let bytes = settings.journal.megabytes.saturating_mul(1_000_000);
+    if settings.mlflow.url.is_empty() || bytes == 0 {
+        return;
+    }
+    let Ok((_, written)) = Journal::open(root, bytes) else { return };
+    let told = written.max(read_traffic(&root.join(traffic::FILE)).seq);
+    let (node, name) = (peer_id(identity).to_string(), settings.network.name.trim());
+    let teller = mlflow::Teller {
+        settings: &settings.mlflow,
+        root,
+        node: &node,
+        name: (!name.is_empty()).then_some(name),
+        manifest,
+        throttle: &Throttle::new(settings.limits.caps()),
+    };
+    if let Some(mlflow) = Mlflow::start_rest(teller, Some(LastRecords { written, told })) {
+        mlflow.end(true).await;
     }
 }
 

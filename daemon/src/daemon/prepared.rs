@@ -18,7 +18,7 @@ use crate::setup::corpus::open_corpus;
 use crate::setup::devices::Devices;
 use crate::setup::privacy;
 use crate::setup::sharing::{self, SharedData};
-use crate::store::{Checkpoint, PrivacyLedger, Refused, known_end, load_latest};
+use crate::store::{Checkpoint, PrivacyLedger, Refused, checkpoints_in, known_end, load_latest};
 use crate::team::captain::{self, Helpers, Own};
 
 /// What a daemon trains with, before its drivers start.
@@ -68,6 +68,10 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     let checkpoint = latest_checkpoint(plan)?;
     let resumed = checkpoint.is_some();
     let options = devices.options(training);
+    let shared = shared.map(|shared| {
+        let store = shared.store.keeping_free(checkpoint_bytes(plan, &options));
+        SharedData { store, ..shared }
+    });
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let options = TrainingOptions { weightless: has_model, ..options };
     let lines = captain::lines(&plan.settings)?;
@@ -136,19 +140,31 @@ fn in_team(
     Ok((engine.context("cannot set up the model in a team")?, helpers))
 }
 
-/// Whether there is room for a checkpoint.
+/// Whether there is room for checkpoints.
 fn check_disk(plan: &Plan, options: &TrainingOptions) -> Result<(), Failure> {
+    let needed = checkpoint_bytes(plan, options);
+    let there = checkpoints_in(&plan.directory.checkpoints_path());
+    let warning = memory_check::check_disk(plan.directory.root(), needed, (plan.settings.checkpoint.keep, there))?;
+    warning.iter().for_each(|warning| note(warning));
+    Ok(())
+}
+
+/// What a checkpoint takes on disk.
+fn checkpoint_bytes(plan: &Plan, options: &TrainingOptions) -> u64 {
     let layout = murmur_training::trained_layout(&plan.manifest);
     let moments = moment_lengths(&plan.manifest.optimizer, &layout, options.moments_in_8_bits);
-    memory_check::check_disk(plan.directory.root(), (4 * layout.parameters() + moments.bytes()) as u64)
+    // Slow weights and their momentum.
+    let outer = if plan.manifest.gossip.outer_learning_rate > 0.0 { 8 * layout.parameters() } else { 0 };
+    (4 * layout.parameters() + moments.bytes() + outer) as u64
 }
 
 fn node(plan: &Plan) -> [u8; 32] {
     *murmur_network::peer_id(&plan.identity).as_bytes()
 }
 
-/// The newest checkpoint that can be used. Where there are some and all are damaged, a node of a swarm copies the model
-/// anew, and one that is alone does not begin at step 0 unasked: its owner may have a backup.
+/// The newest checkpoint that can be used. One that may be sound is neither passed over nor put aside. Where there are some and all
+/// are damaged, a node of a swarm copies the model anew, and one that is alone does not begin at step 0 unasked: its owner may have a
+/// backup.
 fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
     let folder = plan.directory.checkpoints_path();
     Checkpoint::clear_interrupted(&folder);
@@ -158,6 +174,10 @@ fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
     }
     if refused.is_empty() {
         return Ok(checkpoint);
+    }
+    if let Some((refused, remedy)) = refused.iter().find_map(|refused| Some((refused, refused.error.remedy()?))) {
+        let message = format!("the checkpoint in {} cannot be used now", refused.path().display());
+        return Err(Failure::new(ExitCode::Files, message).hint(remedy));
     }
     let way = match &checkpoint {
         Some(_) => "the one before it is used",

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use murmur_network::{Double, Multiaddr, Network, Traffic};
+use murmur_network::{Double, Multiaddr, Network, Throttle, Traffic};
 use murmur_protocol::{Node, RunManifest, Time, bounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
@@ -25,7 +25,7 @@ use super::regular::{
 };
 use super::stop::watch_for_stop;
 use super::{Plan, Ready, ports, recording};
-use crate::console::{Console, Given, next_commands, note};
+use crate::console::{Console, Given, next_commands, note, wait_for_no_reader};
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, Workers};
 use crate::engine::{Channels, Engine, Picture, Recorder, Stopped};
 use crate::failure::{ExitCode, Failure};
@@ -104,8 +104,9 @@ impl Running {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let shelf = model.shared.as_ref().map(|shared| ShelfParts::new(shared.held.clone()));
         let network_shelf = shelf.as_ref().map(|parts| parts.shelf.clone());
-        let throttle = model.helpers.as_ref().map(Helpers::throttle);
-        let network = start_network(&plan, (network_shelf, throttle), events.clone()).await?;
+        let caps = || Throttle::new(plan.settings.limits.caps());
+        let throttle = model.helpers.as_ref().map_or_else(caps, Helpers::throttle);
+        let network = start_network(&plan, (network_shelf, throttle.clone()), events.clone()).await?;
         let listener = ports::listen_for_status(&plan.settings.status).await?;
         let (me, resumed, progress) = (network.peer_id(), model.resumed, model.progress);
         let mut helpers = model.helpers;
@@ -191,7 +192,9 @@ impl Running {
         let pictures_to_invite = reporter.pictures.clone();
         let inviting = invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations);
         beside_engine.push(beside(inviting));
-        let finisher = Finisher::new(&identity, &manifest, report_view.clone(), events);
+        let pictures_of_end = reporter.pictures.clone();
+        let known = move || pictures_of_end.borrow().status.end.order.as_ref().map(|order| order.serial);
+        let finisher = Finisher::new(&identity, &manifest, report_view.clone(), known, events);
         if let Some(length) = length(entry.length, directory.root()) {
             let root = directory.root().to_owned();
             let ending = finish_after((length, first_step), root, report_view.clone(), finisher.clone());
@@ -201,7 +204,8 @@ impl Running {
         let from = (resumed.then_some(progress), first_step);
         let price = settings.stay.price_per_hour;
         let facts = observing::facts(&manifest, reporter.own_name(), from, parameters, (&model.device, price));
-        let teller = Teller { root: directory.root(), manifest: &manifest, settings: &settings, me, clock };
+        let root = directory.root();
+        let teller = Teller { root, manifest: &manifest, settings: &settings, me, clock, throttle: &throttle };
         let observing = Observing::start(teller, facts, &report_view, &notices);
         let (reports, hub) = (report_view.clone(), observing.hub());
         let _ = hub_of_writer.set(hub.clone());
@@ -243,6 +247,7 @@ impl Running {
         if plan.in_background {
             background::detach(directory.root())?;
         }
+        wait_for_no_reader();
         let service_manager = ServiceManager::from_environment();
         service_manager.iter().for_each(ServiceManager::ready);
         beside_end.extend(service_manager.clone().map(|manager| beside(live(manager))));
@@ -307,11 +312,12 @@ impl Running {
         let checkpoints = directory.checkpoints_path();
         let known_end = stopped.status.end.clone();
         let hurry = self.hurry.filter(|_| *stop.borrow());
+        let has_time = hurry.is_none();
         let hub = observing.hub();
         let result = finish(stopped, (&reporter, &hub), hurry, &console, (next, &checkpoints)).await;
         let _ = tokio::task::spawn_blocking(move || drop(helpers)).await;
         let last = reporter.report(&reporter.pictures.borrow());
-        observing.end(&last, directory.root(), reporter.outcome(&known_end)).await;
+        observing.end(&last, directory.root(), (reporter.outcome(&known_end), has_time)).await;
         self.beside_end.iter().for_each(AbortHandle::abort);
         drop(self.announcement);
         result?;

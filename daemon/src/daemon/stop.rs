@@ -1,13 +1,17 @@
 //! What ends a daemon: a signal, the end of standard input, of its run or of its stay.
 
 use std::io::Read;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use crate::console::note;
+use crate::console::{note, settle_within};
 use crate::drivers::TrainingView;
 use crate::failure::ExitCode;
 use crate::process::signal::Signals;
+
+/// How long who reads the last word may take to do so where the process is to end at once.
+const AT_ONCE: Duration = Duration::from_millis(200);
 
 /// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, a lost terminal, the end of standard input, of the run or of the
 /// `stay`, which says why. A Ctrl-C or SIGTERM after that ends the process at once, but not one that comes together with the first.
@@ -21,15 +25,18 @@ pub(super) async fn watch_for_stop(
     let mut signals = Signals::new();
     let mut stdin_closed = end_of_stdin(until_stdin_closes);
     let over = move |view: &TrainingView| view.failure.is_some() || (exits && view.completed);
-    tokio::select! {
-        () = signals.first() => note("leaving the swarm (once more to end at once)"),
-        why = stay => note(&format!("leaving the swarm: {why}")),
-        _ = stdin_closed.recv(), if until_stdin_closes => {}
-        _ = training.wait_for(over) => {}
-    }
+    let why = tokio::select! {
+        () = signals.first() => Some("leaving the swarm (once more to end at once)".to_owned()),
+        why = stay => Some(format!("leaving the swarm: {why}")),
+        _ = stdin_closed.recv(), if until_stdin_closes => None,
+        _ = training.wait_for(over) => None,
+    };
+    // Before a word of it: nobody may be reading.
     let _ = stop.send(true);
+    why.iter().for_each(|why| note(why));
     signals.second().await;
     note("warning: ended without leaving; the last checkpoint stays");
+    settle_within(AT_ONCE);
     std::process::exit(ExitCode::Interrupted as i32);
 }
 

@@ -35,8 +35,12 @@ const FETCHES_MAX: usize = 4;
 /// How often the driver looks whether there is something to do that no event tells of.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
-/// After the disk failed, this long passes before it is tried again (a guess: people need longer to make room).
+/// After the disk failed, this long passes before it is tried again (a guess: people need longer to make room); each time twice as
+/// long, until something could be stored.
 const DISK_PAUSE: Duration = Duration::from_secs(10);
+
+/// The longest time between two tries.
+const DISK_PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// A shard that has arrived and been verified, for the trainer.
 pub type Arrival = (usize, Payload);
@@ -77,6 +81,8 @@ pub struct DataDriver {
     under_way: BTreeMap<usize, PeerId>,
     tasks: JoinSet<TaskEnd>,
     disk_rests_until: Instant,
+    /// Where the disk fails next.
+    disk_pause: Duration,
     /// Whether the owner wants the network left alone for now.
     is_resting: bool,
     bytes_fetched: Arc<AtomicU64>,
@@ -134,6 +140,7 @@ impl DataDriver {
             under_way: BTreeMap::new(),
             tasks: JoinSet::new(),
             disk_rests_until: Instant::now(),
+            disk_pause: DISK_PAUSE,
             is_resting: false,
             bytes_fetched: Arc::new(AtomicU64::new(0)),
             shelf: shelf.shelf,
@@ -269,6 +276,7 @@ impl DataDriver {
             Outcome::Stored(shard) => {
                 self.peers.forget_partial(index);
                 self.peers.succeeded(peer);
+                self.disk_pause = DISK_PAUSE;
                 for equal in self.equals(index) {
                     Arc::make_mut(&mut self.held).insert(equal, shard.clone());
                     // There is room for all shards; without a trainer nobody needs them any more.
@@ -303,10 +311,11 @@ impl DataDriver {
                         "warning: cannot store shard {index} in {}: {error}\nhint: free some space there; it is tried \
                          again in {} s, and training goes on with what is here",
                         self.store.folder().display(),
-                        DISK_PAUSE.as_secs()
+                        self.disk_pause.as_secs()
                     ));
+                    self.disk_rests_until = Instant::now() + self.disk_pause;
+                    self.disk_pause = (2 * self.disk_pause).min(DISK_PAUSE_MAX);
                 }
-                self.disk_rests_until = Instant::now() + DISK_PAUSE;
             }
         }
     }

@@ -310,7 +310,7 @@ mod tests {
         let (_, invitations) = watch::channel(Invitation::default());
         let (events, _) = mpsc::channel(1);
         let identity = murmur_network::Keypair::generate_ed25519();
-        let finisher = Finisher::new(&identity, &RunManifest::default(), reports.clone(), events);
+        let finisher = Finisher::new(&identity, &RunManifest::default(), reports.clone(), || None, events);
         let (admission, _) = watch::channel(murmur_network::Admission::default());
         let blocker = Blocker::new("nowhere".as_ref(), &Default::default(), admission, reports.clone());
         let checkpoints = CheckpointRequests::of_nobody();

@@ -12,6 +12,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::process::stats::available_memory;
 use crate::settings::TrainingSettings;
 use crate::setup::devices::{Devices, name};
+use crate::store::free_bytes;
 
 /// A run that is larger than the machine is a matter of its settings, whichever command meets it.
 const DOES_NOT_FIT: ExitCode = ExitCode::Settings;
@@ -138,17 +139,36 @@ impl Shortage {
     }
 }
 
-/// Refuses a node that has no room for a single checkpoint of so many bytes: all that it learns would be lost.
+/// Refuses a node that has no room for a single checkpoint of so many bytes: all that it learns would be lost. Returns a warning
+/// where there is none for as many as are to be kept and the one that is being written. `there`: checkpoints in the folder.
 ///
 /// # Errors
 /// With the numbers.
-pub(crate) fn check_disk(directory: &Path, needed: u64) -> Result<(), Failure> {
-    let free = rustix::fs::statvfs(directory).ok().map(|status| status.f_bavail * status.f_frsize);
-    refuse(needed, free, |needed, free| {
+pub(crate) fn check_disk(
+    directory: &Path,
+    needed: u64,
+    (keep, there): (usize, usize),
+) -> Result<Option<String>, Failure> {
+    let free = free_bytes(directory);
+    // With two of them the older one gives way.
+    let at_least = if there < 2 { needed } else { 0 };
+    let all = needed * (keep + 1).saturating_sub(there).max(1) as u64;
+    let warning = free.filter(|free| all > *free).map(|free| {
+        format!(
+            "warning: {} are free in {}, and this run's checkpoints take {} more: the oldest goes before a new one is \
+             written\nhint: make room there, or lower checkpoint.keep",
+            human_bytes(free),
+            directory.display(),
+            human_bytes(all)
+        )
+    });
+    refuse(at_least, free, |_, free| {
+        let needed = human_bytes(needed);
         let message =
             format!("a checkpoint of this run takes {needed}, and {free} are free in {}", directory.display());
         Failure::new(ExitCode::Files, message).hint("make room there, or choose another disk with --data-dir")
     })
+    .map(|()| warning)
 }
 
 /// Refuses to read a checkpoint that does not fit into memory: its files, and the model made of them.
@@ -209,10 +229,16 @@ mod tests {
     #[test]
     fn a_checkpoint_larger_than_memory_or_disk_is_refused_before_it_is_touched() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert!(check_checkpoint(folder.path()).is_ok() && check_disk(folder.path(), 1000).is_ok());
-        let failure = check_disk(folder.path(), 1 << 55).expect_err("an exabyte");
+        let check_disk = |needed, there| check_disk(folder.path(), needed, (2, there));
+        assert!(check_checkpoint(folder.path()).is_ok() && check_disk(1000, 0).expect("there is room").is_none());
+        let failure = check_disk(1 << 55, 1).expect_err("an exabyte");
         assert_eq!(failure.code(), ExitCode::Files);
         assert!(failure.to_string().starts_with("a checkpoint of this run takes"), "{failure}");
+        let warning = check_disk(1 << 55, 2).expect("the older one gives way").expect("and that is told");
+        assert!(warning.contains("hint: make room there, or lower checkpoint.keep"), "{warning}");
+        let a_third = free_bytes(folder.path()).expect("the system tells") / 3 + (1 << 20);
+        let counts = [(0, true), (1, false), (2, false)];
+        assert_eq!(counts.map(|(there, _)| (there, check_disk(a_third, there).expect("one fits").is_some())), counts);
         let model = std::fs::File::create(folder.path().join("model.safetensors")).expect("a file");
         // Not every file system takes so long a file, even without content.
         if model.set_len(4 << 40).is_ok() && available_memory().is_some() {

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::console::note;
 use crate::engine::Picture;
+use crate::limits::clock::WallClock;
 use crate::limits::quiet_hours::{QuietHours, parse_time_zone};
 use crate::settings::LimitsSettings;
 use crate::store::write_atomically;
@@ -25,9 +26,6 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// How often the day's bytes are written: a killed node loses the count of as long.
 const WRITE_PERIOD: Duration = Duration::from_secs(10);
-
-/// A clock that leaves the time that has passed by as much between two looks did not only drift.
-const CLOCK_JUMP_MIN: Duration = Duration::from_secs(60);
 
 /// Days are counted from here.
 const DAY_ZERO: Date = date(1970, 1, 1);
@@ -169,22 +167,21 @@ impl Rest {
         let mut ticks = tokio::time::interval(LOOK_PERIOD);
         let (mut written, mut written_at) = (self.count, Instant::now());
         let mut is_resting = false;
-        let mut before = (SystemTime::now(), Instant::now());
+        let mut clock = WallClock::new();
         loop {
             tokio::select! {
                 _ = &mut end => return,
                 _ = ticks.tick() => {}
             }
-            let now = (SystemTime::now(), Instant::now());
-            if let Some(jump) = clock_jump(before.0, now.0, now.1 - before.1) {
+            if let Some(jump) = clock.look() {
                 note(&format!(
-                    "warning: this machine's clock {jump}\nhint: quiet hours and the day's budget go by it, and nothing \
-                     else; keep it by NTP, for example with `timedatectl set-ntp true`"
+                    "warning: this machine's clock {}\nhint: quiet hours, the day's budget and --until go by it, and \
+                     nothing else; keep it by NTP, for example with `timedatectl set-ntp true`",
+                    jump.described()
                 ));
             }
-            before = now;
             let traffic = pictures.borrow().traffic;
-            let looked = self.look(now.0, traffic);
+            let looked = self.look(SystemTime::now(), traffic);
             if looked.reason.is_some() != is_resting {
                 is_resting = looked.reason.is_some();
                 let event = if is_resting { Event::RestBegan } else { Event::RestEnded };
@@ -225,20 +222,6 @@ fn describe(reason: Option<&str>, has_model: bool, flag: &str) -> String {
     }
 }
 
-/// How far a clock went from `before` to `now` beyond the time that `passed`, in words, where that is no drift.
-fn clock_jump(before: SystemTime, now: SystemTime, passed: Duration) -> Option<String> {
-    let (expected, says) = (before + passed, |by: Duration| format!("{:.1} h", by.as_secs_f64() / 3600.0));
-    match now.duration_since(expected) {
-        Ok(ahead) if ahead >= CLOCK_JUMP_MIN => {
-            Some(format!("went forward by {}: it was set, or the machine slept", says(ahead)))
-        }
-        Err(behind) if behind.duration() >= CLOCK_JUMP_MIN => {
-            Some(format!("was set back by {}", says(behind.duration())))
-        }
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
@@ -273,16 +256,6 @@ mod tests {
         let mut reason = |hours, minutes| rest.look(at(hours, minutes), traffic(0, 0)).reason;
         assert_eq!(reason(20, 0).as_deref(), Some("quiet hours until 07:00 +02"));
         assert_eq!(reason(5, 0), None);
-    }
-
-    #[test]
-    fn a_clock_that_jumps_is_named_and_one_that_drifts_is_not() {
-        let jump = |before, now, seconds| clock_jump(before, now, Duration::from_secs(seconds));
-        assert_eq!(jump(at(10, 0), at(10, 59), 3540), None);
-        assert_eq!(jump(at(10, 0), at(10, 0) + Duration::from_secs(59), 1), None);
-        let slept = jump(at(10, 0), at(18, 30), 1).expect("a jump");
-        assert_eq!(slept, "went forward by 8.5 h: it was set, or the machine slept");
-        assert_eq!(jump(at(10, 0), at(9, 30), 1).as_deref(), Some("was set back by 0.5 h"));
     }
 
     #[test]

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Zoned;
 use jiff::civil::Time;
+use jiff::tz::TimeZone;
 use murmur_network::Traffic;
 use tokio::process::Command;
 
 use crate::console::{examples, human_bytes, note};
+use crate::limits::clock::{Jump, WallClock};
 use crate::limits::quiet_hours::parse_time;
 use crate::limits::rest::owners_clock;
 use crate::observe::report::NodeReport;
@@ -23,11 +25,13 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// machines, whose notice comes two minutes before the end; Google's and Microsoft's come 30 s before.
 const ASK_PERIOD: Duration = Duration::from_secs(5);
 
+/// Whoever sets a clock forward by less still means the same time of day.
+const DAY: Duration = Duration::from_hours(24);
+
 /// What ends a node's stay.
 #[derive(Debug)]
 pub(crate) struct Stay {
-    /// With what is shown of it.
-    ends_at: Option<(SystemTime, String)>,
+    ends_at: Option<End>,
     hours: Option<f64>,
     gigabytes: Option<f64>,
     notice_file: Option<PathBuf>,
@@ -39,9 +43,8 @@ impl Stay {
     /// A stay that begins now.
     pub(crate) fn begin(settings: &StaySettings, limits: &LimitsSettings, now: SystemTime) -> Stay {
         let ends_at = parse_time(&settings.until).and_then(|minute| {
-            let clock = owners_clock(limits, now);
-            let end = next(minute, &clock)?;
-            Some((SystemTime::from(end.timestamp()), format!("it is {} {}", settings.until, clock.strftime("%Z"))))
+            let zone = owners_clock(limits, now).time_zone().clone();
+            End::after(now, minute, settings.until.clone(), zone)
         });
         Stay {
             ends_at,
@@ -62,8 +65,12 @@ impl Stay {
     }
 
     async fn limit(&self, traffic: impl Fn() -> Traffic) -> String {
+        let (mut clock, mut ends_at) = (WallClock::new(), self.ends_at.clone());
         loop {
-            if let Some(why) = self.why(SystemTime::now(), self.begun.elapsed(), traffic()) {
+            if let Some(jump) = clock.look() {
+                ends_at = ends_at.and_then(|end| end.after_jump(jump, SystemTime::now()));
+            }
+            if let Some(why) = self.why(ends_at.as_ref(), SystemTime::now(), self.begun.elapsed(), traffic()) {
                 return why;
             }
             if let Some(file) = self.notice_file.as_ref().filter(|file| file.exists()) {
@@ -74,9 +81,9 @@ impl Stay {
     }
 
     /// Which limit is reached, in words.
-    fn why(&self, now: SystemTime, stayed: Duration, traffic: Traffic) -> Option<String> {
-        if let Some((_, words)) = self.ends_at.as_ref().filter(|(end, _)| now >= *end) {
-            return Some(words.clone());
+    fn why(&self, ends_at: Option<&End>, now: SystemTime, stayed: Duration, traffic: Traffic) -> Option<String> {
+        if let Some(end) = ends_at.filter(|end| now >= end.at) {
+            return Some(end.words.clone());
         }
         if let Some(hours) = self.hours.filter(|hours| stayed.as_secs_f64() >= 3600.0 * hours) {
             return Some(format!("{hours} h are over"));
@@ -106,6 +113,35 @@ impl Stay {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+/// A time of day at which a stay ends.
+#[derive(Clone, Debug)]
+struct End {
+    at: SystemTime,
+    /// As the owner has said it, and in minutes.
+    said: String,
+    minute: u32,
+    zone: TimeZone,
+    /// Why the stay ends then.
+    words: String,
+}
+
+impl End {
+    /// The next one.
+    fn after(now: SystemTime, minute: u32, said: String, zone: TimeZone) -> Option<End> {
+        let clock = jiff::Timestamp::try_from(now).ok()?.to_zoned(zone.clone());
+        let at = next(minute, &clock)?.timestamp().into();
+        Some(End { at, words: format!("it is {said} {}", clock.strftime("%Z")), said, minute, zone })
+    }
+
+    /// Where the clock was set: it may have been wrong by more than a day when the stay began.
+    fn after_jump(self, jump: Jump, now: SystemTime) -> Option<End> {
+        match jump {
+            Jump::Forward(by) if by < DAY => Some(self),
+            Jump::Forward(_) | Jump::Back(_) => End::after(now, self.minute, self.said, self.zone),
         }
     }
 }
@@ -178,7 +214,7 @@ mod tests {
             |text: &str, now: &str| stay(StaySettings { until: text.to_owned(), ..StaySettings::default() }, now);
         // 23:30 in Berlin.
         let night = until("06:00", "2026-01-10T22:30:00Z");
-        let why = |stay: &Stay, now: &str| stay.why(at(now), Duration::ZERO, NOTHING);
+        let why = |stay: &Stay, now: &str| stay.why(stay.ends_at.as_ref(), at(now), Duration::ZERO, NOTHING);
         assert_eq!(why(&night, "2026-01-11T04:59:59Z"), None);
         assert_eq!(why(&night, "2026-01-11T05:00:00Z").as_deref(), Some("it is 06:00 CET"));
         assert!(why(&night, "2026-01-11T09:00:00Z").is_some(), "the machine slept past it");
@@ -196,20 +232,44 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_was_wrong_does_not_end_a_stay_at_once_or_never() {
+        let until = |now: &str| {
+            let settings = StaySettings { until: "06:00".to_owned(), ..StaySettings::default() };
+            stay(settings, now).ends_at.expect("an end")
+        };
+        let end = |end: Option<End>| end.expect("an end").at;
+        // A machine without a clock of its own begins in 1970, and one that lives ahead comes back.
+        for (wrong, jump) in
+            [("1970-01-01T20:00:00Z", Jump::Forward(50 * 365 * DAY)), ("2027-01-10T22:30:00Z", Jump::Back(365 * DAY))]
+        {
+            let now = at("2026-01-10T22:30:00Z");
+            assert_eq!(end(until(wrong).after_jump(jump, now)), at("2026-01-11T05:00:00Z"), "{wrong}");
+        }
+        // 06:30 in Berlin: that time is over.
+        let (jump, now) = (Jump::Forward(Duration::from_hours(2)), at("2026-01-11T05:30:00Z"));
+        assert!(end(until("2026-01-11T03:30:00Z").after_jump(jump, now)) < now);
+    }
+
+    #[test]
     fn hours_and_gigabytes_of_both_ways_end_a_stay() {
         let limited = stay(
             StaySettings { max_hours: 3.0, max_gigabytes: 0.001, ..StaySettings::default() },
             "2026-01-10T22:30:00Z",
         );
         let why = |seconds, sent, received| {
-            limited.why(at("2026-01-10T22:30:00Z"), Duration::from_secs(seconds), Traffic { sent, received })
+            limited.why(None, at("2026-01-10T22:30:00Z"), Duration::from_secs(seconds), Traffic { sent, received })
         };
         assert_eq!(why(10_799, 499_999, 500_000), None);
         assert_eq!(why(10_800, 0, 0).as_deref(), Some("3 h are over"));
         assert_eq!(why(0, 500_000, 500_000).as_deref(), Some("0.001 GB are used up"));
         let free = stay(StaySettings::default(), "2026-01-10T22:30:00Z");
         assert_eq!(
-            free.why(at("2036-01-10T22:30:00Z"), Duration::from_secs(1 << 30), Traffic { sent: 1 << 60, received: 0 }),
+            free.why(
+                None,
+                at("2036-01-10T22:30:00Z"),
+                Duration::from_secs(1 << 30),
+                Traffic { sent: 1 << 60, received: 0 }
+            ),
             None
         );
     }

@@ -167,7 +167,7 @@ impl View {
         output.finish().expect("a vector takes everything");
         match str::from_utf8(&shown) {
             Ok(lines) if stdout().is_terminal() => lines.lines().for_each(|line| print_fitted(line, 2)),
-            _ => screen::print_bytes(&shown),
+            _ => screen::print_bytes(shown.clone()),
         }
     }
 

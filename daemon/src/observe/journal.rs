@@ -116,16 +116,15 @@ impl Journal {
         std::thread::Builder::new().name("journal".to_owned()).spawn(work).expect("the system gives a thread")
     }
 
-    /// Writes a record. Where that fails it is said once, counted, and the next is tried all the same.
+    /// Writes a record. Where that fails it is said, until one can be written again, counted, and the next is tried all the same.
     fn write(&mut self, told: &Told) {
         if matches!(told.record.body, Body::Run(_)) {
             self.begin = Some(told.line.clone());
         }
-        let written = self.rotate(told.line.len() as u64 + 1).and_then(|()| self.write_line(&told.line));
-        match written {
+        match self.write_in_its_file(&told.line) {
             Ok(()) if self.lost > 0 => {
                 note(&format!("            the journal goes on, without {}", counted(self.lost, "record")));
-                self.lost = 0;
+                (self.lost, self.has_warned) = (0, false);
             }
             Ok(()) => {}
             Err(error) => {
@@ -137,6 +136,15 @@ impl Journal {
                 }
             }
         }
+    }
+
+    fn write_in_its_file(&mut self, line: &str) -> io::Result<()> {
+        self.rotate(line.len() as u64 + 1)?;
+        // Also where an earlier try to begin this file has failed.
+        if let Some(begin) = self.begin.clone().filter(|begin| self.length == 0 && begin != line) {
+            self.write_line(&begin)?;
+        }
+        self.write_line(line)
     }
 
     fn write_line(&mut self, line: &str) -> io::Result<()> {
@@ -161,13 +169,12 @@ impl Journal {
             self.file.set_len(self.length)?;
         }
         self.file.sync_data()?;
+        // First, for a full disk has no room for the next.
+        self.prune()?;
         self.file = append(&path(&self.folder, self.number + 1))?;
         self.number += 1;
         self.length = self.file.metadata()?.len();
-        if let Some(begin) = self.begin.clone() {
-            self.write_line(&begin)?;
-        }
-        self.prune()
+        Ok(())
     }
 
     fn file_bytes_max(&self) -> u64 {
@@ -386,6 +393,35 @@ mod tests {
         assert!(reading.next().is_none() && reading.unreadable == 1);
     }
 
+    /// The file is there, and the disk had no room for its first line.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_that_began_on_a_full_disk_begins_with_its_run() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (mut journal, _) = Journal::open(folder.path(), 8_000).expect("written");
+        let hub = Hub::new("a", 0, Instant::now());
+        let sink = hub.sink(1000);
+        hub.tell(Body::Run(RunFacts::default()));
+        let text = "x".repeat(500);
+        let next = || {
+            hub.tell(Body::Event(EventFacts { text: text.clone(), ..EventFacts::default() }));
+            sink.recv().expect("told")
+        };
+        journal.write(&next());
+        while journal.number == 1 {
+            journal.write(&next());
+        }
+        let second = path(&folder.path().join(FOLDER), 2);
+        journal.file.set_len(0).expect("cut");
+        (journal.length, journal.file) = (0, OpenOptions::new().append(true).open("/dev/full").expect("there"));
+        journal.write(&next());
+        assert_eq!(journal.lost, 1);
+        journal.file = append(&second).expect("there");
+        journal.write(&next());
+        let bodies: Vec<Body> = Reading::new(vec![second]).map(|record| record.body).collect();
+        assert!(matches!(&bodies[..], [Body::Run(_), Body::Event(_)]), "{bodies:?}");
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn a_full_disk_costs_records_and_nothing_else() {
@@ -406,7 +442,7 @@ mod tests {
         good.try_clone().expect("one more").write_all(b"{\"v\":1,").expect("written");
         journal.file = good;
         journal.write(&told(4));
-        assert_eq!(journal.lost, 0);
+        assert_eq!((journal.lost, journal.has_warned), (0, false), "another full disk is told as well");
         let seqs: Vec<u64> = records(folder.path()).iter().map(|record| record.seq).collect();
         assert_eq!(seqs, [1, 5]);
         let text = fs::read_to_string(path(&folder.path().join(FOLDER), 1)).expect("text");

@@ -15,6 +15,14 @@ use serde::{Deserialize, Serialize};
 use super::trouble::Trouble;
 use crate::store::write_atomically;
 
+/// The variables that say where caches are, but for `HOME`.
+pub(crate) const CACHE_VARIABLES: [&str; 3] = ["XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE"];
+
+/// All of them.
+pub(crate) fn caches() -> [PathBuf; 2] {
+    [own_root(), hub_root()]
+}
+
 /// What is loaded of the web and of buckets, and what is known of the hub's repositories.
 pub(crate) fn own_root() -> PathBuf {
     let base = variable("XDG_CACHE_HOME")

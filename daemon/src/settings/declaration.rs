@@ -106,6 +106,7 @@ pub(super) struct Setting<Section, Value> {
     default_number: Option<String>,
     examples: &'static [&'static str],
     set_by: Option<&'static str>,
+    is_secret: bool,
     typing: Option<Typing<Section>>,
 }
 
@@ -128,6 +129,7 @@ impl<Section: 'static, Value: Send + Sync + 'static> Setting<Section, Value> {
             default_number: None,
             examples: &[],
             set_by: None,
+            is_secret: false,
             typing: None,
         }
     }
@@ -151,6 +153,12 @@ impl<Section: 'static, Value: Send + Sync + 'static> Setting<Section, Value> {
     /// Another key's option sets it as well: the one that messages name.
     pub(super) fn set_by(mut self, option: &'static str) -> Self {
         self.set_by = Some(option);
+        self
+    }
+
+    /// Whoever knows it may do what only the owner should: it is shown to nobody.
+    pub(super) fn secret(mut self) -> Self {
+        self.is_secret = true;
         self
     }
 
@@ -200,12 +208,12 @@ impl<Section: 'static, Value: Send + Sync + 'static> Setting<Section, Value> {
             take,
             words,
         });
-        let Setting { key, places: (value, _), rules, range, examples, set_by, .. } = self;
+        let Setting { key, places: (value, _), rules, range, examples, set_by, is_secret, .. } = self;
         let check = move |section: &Section| {
             let broken = rules.iter().find_map(|rule| Some((rule, (rule.broken_by)(value(section))?)));
             broken.map(|(rule, value)| (value, rule.text.clone()))
         };
-        Declared { key: key.to_owned(), range, examples, set_by, check: Box::new(check), typing }
+        Declared { key: key.to_owned(), range, examples, set_by, is_secret, check: Box::new(check), typing }
     }
 }
 
@@ -277,6 +285,7 @@ pub struct Declared<Section> {
     range: Option<String>,
     examples: &'static [&'static str],
     set_by: Option<&'static str>,
+    is_secret: bool,
     check: Check<Section>,
     typing: Option<Typing<Section>>,
 }
@@ -302,6 +311,11 @@ impl<Section: 'static> Declared<Section> {
         self.typing.as_ref().map(|typing| typing.flag.name).or(self.set_by)
     }
 
+    /// Whether its value is shown to nobody.
+    pub fn is_secret(&self) -> bool {
+        self.is_secret
+    }
+
     /// What is wrong with its value: the value, and what it has to be.
     pub(super) fn broken(&self, settings: &Section) -> Option<(String, String)> {
         (self.check)(settings)
@@ -313,7 +327,7 @@ impl<Section: 'static> Declared<Section> {
         section: &str,
         (part, place): Places<Whole, Section>,
     ) -> Declared<Whole> {
-        let Declared { key, range, examples, set_by, check, typing } = self;
+        let Declared { key, range, examples, set_by, is_secret, check, typing } = self;
         let typing = typing.map(|Typing { flag, argument, variable, take, words }| Typing {
             flag,
             argument,
@@ -322,7 +336,7 @@ impl<Section: 'static> Declared<Section> {
             words: Box::new(move |whole: &Whole| words(part(whole))),
         });
         let check = Box::new(move |whole: &Whole| check(part(whole)));
-        Declared { key: format!("{section}.{key}"), range, examples, set_by, check, typing }
+        Declared { key: format!("{section}.{key}"), range, examples, set_by, is_secret, check, typing }
     }
 
     /// Whether a command takes its option.

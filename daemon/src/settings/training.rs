@@ -50,7 +50,8 @@ section! {
         /// members average gradients.
         moment_bits: u32 = 32 => either(8, 32);
         /// The line that `murmur lend` printed on another machine, which is to hold some of the model's layers; may be repeated.
-        helpers: Vec<String> = Vec::new() => flag(Flag::new("helper", "LINE", TRAINING).of(&[Daemon]));
+        helpers: Vec<String> = Vec::new() =>
+            secret(), flag(Flag::new("helper", "LINE", TRAINING).of(&[Daemon]));
         /// Bits of a value of activations on their way to helpers and back: 32 is exact.
         stream_bits: u32 = 8 => either(8, 32);
         /// Gigabytes (10⁹ bytes) that a captain's own layers take at most.

@@ -166,6 +166,14 @@ impl Checkpoint {
         let state = if index.format == 1 { state.from_order_of_names(&layout, &manifest.optimizer) } else { state };
         Ok(Checkpoint { manifest, progress: index.progress, state, evaluation: index.evaluation })
     }
+
+    /// Whether a checkpoint's files are those that were written. Nothing of it is kept in memory.
+    fn is_intact(folder: &Path) -> bool {
+        let index = std::fs::read(folder.join(INDEX_FILE)).ok();
+        let index: Option<Index> = index.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let is_whole = |name: &str, index: &Index| TensorFile::open(folder.join(name), index.files.get(name)).is_ok();
+        index.is_some_and(|index| [MODEL_FILE, OPTIMIZER_FILE].iter().all(|name| is_whole(name, &index)))
+    }
 }
 
 /// The newest intact checkpoint in a folder of checkpoints. What had to be passed over comes along, newest first, to be
@@ -186,6 +194,11 @@ pub fn newest_checkpoint(folder: &Path) -> Option<PathBuf> {
     checkpoint_folders(folder).into_iter().next()
 }
 
+/// How many there are, intact or not.
+pub(crate) fn checkpoints_in(folder: &Path) -> usize {
+    checkpoint_folders(folder).len()
+}
+
 /// A checkpoint that cannot be used.
 #[derive(Debug)]
 pub struct Refused {
@@ -195,6 +208,11 @@ pub struct Refused {
 }
 
 impl Refused {
+    /// Its folder.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Renames the folder to `refused-…`, so that it stays for whoever wants to look, and is not tried again.
     pub fn set_aside(&self) {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -12,12 +12,14 @@ use murmur_protocol::Payload;
 use murmur_protocol::shards::ShardHash;
 use murmur_training::data::files::content_of;
 
-use super::sync_directory;
+use super::{free_bytes, sync_directory};
 
 /// The folder of shards.
 #[derive(Clone, Debug)]
 pub struct ShardStore {
     folder: PathBuf,
+    /// Bytes that are left free for others.
+    kept_free: u64,
 }
 
 /// Why a shard cannot be loaded.
@@ -47,14 +49,19 @@ impl ShardStore {
     /// When it cannot be.
     pub fn open(folder: PathBuf) -> Result<ShardStore, ShardStoreError> {
         match std::fs::create_dir_all(&folder) {
-            Ok(()) => Ok(ShardStore { folder }),
+            Ok(()) => Ok(ShardStore::existing(folder)),
             Err(error) => Err(ShardStoreError::Io(folder, error)),
         }
     }
 
     /// The store in a folder that only a daemon creates.
     pub fn existing(folder: PathBuf) -> ShardStore {
-        ShardStore { folder }
+        ShardStore { folder, kept_free: 0 }
+    }
+
+    /// The same that leaves so many bytes of the disk free: checkpoints go before shards.
+    pub fn keeping_free(self, bytes: u64) -> ShardStore {
+        ShardStore { kept_free: bytes, ..self }
     }
 
     /// Where it lies.
@@ -121,6 +128,26 @@ impl PartialShard {
         self.bytes
     }
 
+    /// Takes the room for all of a shard of this length, before anybody is asked for it: what does not fit would come in vain.
+    ///
+    /// # Errors
+    /// When there is none. A file that holds nothing goes then.
+    pub fn take_room(self, length: u64) -> io::Result<PartialShard> {
+        let needed = length.saturating_sub(self.bytes) + self.store.kept_free;
+        let has_room = free_bytes(&self.store.folder).is_none_or(|free| free >= needed);
+        let taken = if has_room { allocate(&self.file, length) } else { Err(rustix::io::Errno::NOSPC.into()) };
+        match taken {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                let _ = self.file.set_len(self.bytes);
+                if self.bytes == 0 {
+                    self.discard();
+                }
+                Err(error)
+            }
+        }
+    }
+
     /// Appends what has arrived.
     ///
     /// # Errors
@@ -159,6 +186,21 @@ impl PartialShard {
     }
 }
 
+/// Takes the blocks of a file that is to have so many bytes, which it does not have yet. Where the file system cannot, nothing is
+/// taken.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, length: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, length.max(1)) {
+        Err(error) if error == rustix::io::Errno::NOSPC => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_: &File, _: u64) -> io::Result<()> {
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +212,24 @@ mod tests {
     fn names(store: &ShardStore) -> Vec<String> {
         let entries = std::fs::read_dir(store.folder()).expect("there").flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn what_has_no_room_is_known_before_it_comes_and_leaves_no_file() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let store = store(&folder);
+        let hash = ShardHash::of(b"shard");
+        let begin = |store: &ShardStore| store.begin(hash, 5, false).expect("writable");
+        let full = store.clone().keeping_free(1 << 60);
+        assert_eq!(begin(&full).take_room(5).expect_err("an exabyte").kind(), io::ErrorKind::StorageFull);
+        assert!(names(&store).is_empty());
+        let mut partial = begin(&store).take_room(5).expect("five bytes");
+        partial.write(b"sha").expect("room");
+        assert_eq!(begin(&full).take_room(5).expect_err("an exabyte").kind(), io::ErrorKind::StorageFull);
+        let mut partial = begin(&store).take_room(5).expect("two bytes");
+        assert_eq!(partial.bytes(), 3, "what has come stays");
+        partial.write(b"rd").expect("room");
+        assert!(partial.complete().expect("written").is_some());
     }
 
     #[test]

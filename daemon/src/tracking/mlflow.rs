@@ -11,6 +11,7 @@
 mod client;
 mod sender;
 mod sent;
+mod upload;
 
 pub(crate) use sent::FILE;
 pub use sent::LastRecords;
@@ -19,13 +20,15 @@ use std::mem::{Discriminant, discriminant};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender as Stop, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use murmur_network::Throttle;
 use murmur_protocol::RunManifest;
 
 use self::client::{Client, Credentials, Trouble};
 use self::sender::{About, Sender};
 use self::sent::Sent;
+use self::upload::Uploaded;
 use super::tensorboard::short;
 use crate::console::note;
 use crate::observe::journal;
@@ -40,8 +43,11 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 /// The longest time between two tries.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// What the last part may take at the end of a process. What is left is sent by the next one.
+/// What the last part may take at the end of a process, where no model is on its way. What is left is sent by the next one.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// At the end a model is waited for as long as some of it was sent in that time, or the server stores it.
+const MODEL_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often it is looked whether it has ended.
 const END_PERIOD: Duration = Duration::from_millis(20);
@@ -51,6 +57,24 @@ const END_PERIOD: Duration = Duration::from_millis(20);
 pub struct Mlflow {
     stop: Stop<()>,
     thread: JoinHandle<()>,
+    uploaded: Uploaded,
+}
+
+/// The node whose journal is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Teller<'a> {
+    /// Its settings of MLflow.
+    pub settings: &'a MlflowSettings,
+    /// Its data directory.
+    pub root: &'a Path,
+    /// Its peer id.
+    pub node: &'a str,
+    /// What its owner calls it.
+    pub name: Option<&'a str>,
+    /// Its run.
+    pub manifest: &'a RunManifest,
+    /// Its caps, from which models draw.
+    pub throttle: &'a Throttle,
 }
 
 /// Says where this is no address of a server.
@@ -72,16 +96,22 @@ fn client_of(url: &str) -> Option<Client> {
 }
 
 impl Mlflow {
-    /// Begins to send the journal of the data directory `root`, which had these last records; `None` where there is no journal.
-    /// Where the settings are wrong that is said, and nothing is sent.
-    pub fn start(
-        settings: &MlflowSettings,
-        root: &Path,
-        last: Option<LastRecords>,
-        node: &str,
-        name: Option<&str>,
-        manifest: &RunManifest,
-    ) -> Option<Mlflow> {
+    /// Begins to send a journal, which had these last records; `None` where there is no journal. Where the settings are wrong that
+    /// is said, and nothing is sent.
+    pub fn start(teller: Teller<'_>, last: Option<LastRecords>) -> Option<Mlflow> {
+        let (client, sent) = Mlflow::look(teller, last)?;
+        Some(Mlflow::begin(teller, client, sent))
+    }
+
+    /// The same of what an earlier process has left to be sent; `None` where it has left nothing.
+    pub fn start_rest(teller: Teller<'_>, last: Option<LastRecords>) -> Option<Mlflow> {
+        let (client, sent) = Mlflow::look(teller, last)?;
+        let is_behind = sent.model_steps.is_some() || last.is_some_and(|last| sent.journal.seq < last.written);
+        is_behind.then(|| Mlflow::begin(teller, client, sent))
+    }
+
+    /// The server, and what it has.
+    fn look(Teller { settings, root, node, .. }: Teller<'_>, last: Option<LastRecords>) -> Option<(Client, Sent)> {
         if settings.url.is_empty() {
             return None;
         }
@@ -92,21 +122,44 @@ impl Mlflow {
             return None;
         };
         let sent = Sent::load(root, &client.shown, node, last);
+        Some((client, sent))
+    }
+
+    fn begin(teller: Teller<'_>, client: Client, sent: Sent) -> Mlflow {
+        let Teller { settings, root, node, name, manifest, throttle } = teller;
         let about = about(settings, node, name, manifest);
-        let sender = Sender::new(client, about, root, root.join(journal::FOLDER), sent);
+        let uploaded = Uploaded::default();
+        let places = (root, root.join(journal::FOLDER));
+        let sender = Sender::new(client, about, places, sent, (throttle.clone(), uploaded.clone()));
         let (stop, stopped) = channel();
         let work = move || send(sender, &stopped);
         let thread = std::thread::Builder::new().name("mlflow".to_owned()).spawn(work);
-        Some(Mlflow { stop, thread: thread.expect("the system gives a thread") })
+        Mlflow { stop, thread: thread.expect("the system gives a thread"), uploaded }
     }
 
-    /// Sends what is left, for some seconds at most. The journal is complete.
-    pub async fn end(self) {
+    /// Sends what is left, for some seconds at most, and a model as long as it moves where there is time for it. The journal is
+    /// complete.
+    pub async fn end(self, has_time: bool) {
+        self.end_within(END_TIMEOUT, if has_time { MODEL_PATIENCE } else { Duration::ZERO }).await;
+    }
+
+    /// The same, with so much time for all but a model, and for a model that does not move.
+    async fn end_within(self, limit: Duration, patience: Duration) {
         drop(self.stop);
-        let deadline = tokio::time::Instant::now() + END_TIMEOUT;
+        let begin = Instant::now();
+        // The model may have been on its way before.
+        let (mut seen, mut moved, mut has_said) = (self.uploaded.bytes(), None, false);
         while !self.thread.is_finished() {
-            if tokio::time::Instant::now() > deadline {
+            let bytes = self.uploaded.bytes();
+            if bytes > seen {
+                (seen, moved) = (bytes, Some(Instant::now()));
+            }
+            let is_moving = moved.is_some_and(|moved| moved.elapsed() < patience);
+            if begin.elapsed() > limit && !is_moving {
                 return note("            MLflow has not got everything yet; starting this node again sends the rest");
+            }
+            if begin.elapsed() > limit && !std::mem::replace(&mut has_said, true) {
+                note("leaving     MLflow gets the model, which is waited for (once more to end at once)");
             }
             tokio::time::sleep(END_PERIOD).await;
         }
@@ -151,6 +204,9 @@ fn send(mut sender: Sender, stopped: &Receiver<()>) {
                 }
                 retry = RETRY_MIN;
                 if is_stopping && !is_more {
+                    if sender.lacks_model() {
+                        note("            MLflow has not got the model; starting this node again sends it");
+                    }
                     return;
                 }
                 if is_more { Duration::ZERO } else { PERIOD }
@@ -176,5 +232,36 @@ fn send(mut sender: Sender, stopped: &Receiver<()>) {
             }
         };
         is_stopping = is_stopping || stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The end of one whose model moves for so long, and then stands still for as long.
+    async fn ended_before_its_thread(moves: Duration, patience: Duration) -> bool {
+        let (uploaded, (stop, _stopped)) = (Uploaded::default(), channel());
+        let (sends, (ended, is_ended)) = (uploaded.clone(), channel());
+        let thread = std::thread::spawn(move || {
+            let begin = Instant::now();
+            while begin.elapsed() < 2 * moves {
+                if begin.elapsed() < moves {
+                    sends.add(1);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let _ = ended.send(());
+        });
+        Mlflow { stop, thread, uploaded }.end_within(Duration::from_millis(100), patience).await;
+        is_ended.try_recv().is_err()
+    }
+
+    #[tokio::test]
+    async fn a_model_is_waited_for_while_it_moves_and_no_longer() {
+        let second = Duration::from_secs(1);
+        assert!(!ended_before_its_thread(second / 2, 60 * second).await, "it was on its way");
+        assert!(ended_before_its_thread(second, second / 5).await, "it did not move");
+        assert!(ended_before_its_thread(second / 2, Duration::ZERO).await, "there is no time for it");
     }
 }

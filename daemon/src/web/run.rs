@@ -13,7 +13,10 @@ use serde_json::Value;
 use super::Dashboard;
 use crate::drivers::refuse;
 use crate::remote::without_keys;
-use crate::settings::NodeSettings;
+use crate::settings::{NodeSettings, declared};
+
+/// In place of a secret.
+const HIDDEN: &str = "…";
 
 /// Light modules around a QR code, as its standard asks for.
 const QUIET_ZONE: i32 = 4;
@@ -27,7 +30,7 @@ struct RunAnswer {
     closed: bool,
     /// A section each.
     manifest: Value,
-    /// A section each. Of a path only its last part is told: this page has no owner, and folders tell of one.
+    /// A section each. Of a path only its last part is told, of a secret nothing: this page has no owner, and folders tell of one.
     settings: Value,
     /// The same where the owner has said nothing.
     defaults: Value,
@@ -59,8 +62,8 @@ pub(super) async fn run(State(dashboard): State<Dashboard>) -> Response {
         run: about.manifest.run_id().to_string(),
         closed: about.secret.is_some(),
         manifest: value(&about.manifest),
-        settings: for_everybody(value(&about.settings)),
-        defaults: for_everybody(value(&NodeSettings::default())),
+        settings: told(&about.settings),
+        defaults: told(&NodeSettings::default()),
     };
     Json(answer).into_response()
 }
@@ -93,6 +96,20 @@ fn qr(text: &str) -> Option<Qr> {
 
 fn value(settings: &impl Serialize) -> Value {
     serde_json::to_value(settings).expect("numbers, strings and lists of them")
+}
+
+/// What everybody is told of a node's settings: of a secret only that there is one.
+fn told(settings: &NodeSettings) -> Value {
+    let mut told = value(settings);
+    for setting in declared().iter().filter(|setting| setting.is_secret()) {
+        match told.pointer_mut(&format!("/{}", setting.key().replace('.', "/"))) {
+            Some(Value::Array(secrets)) => secrets.fill(HIDDEN.into()),
+            Some(Value::String(secret)) if secret.is_empty() => {}
+            Some(secret) => *secret = HIDDEN.into(),
+            None => {}
+        }
+    }
+    for_everybody(told)
 }
 
 /// Paths as `…/name`, addresses without passwords, and of commands the program alone: whoever reaches the page sees these. What
@@ -129,6 +146,8 @@ fn without_folders(text: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -140,7 +159,11 @@ mod tests {
         settings.mlflow.url = "https://name:hunter2@mlflow.example/base".to_owned();
         settings.stay.notice_command =
             ["/usr/bin/curl", "-H", "Key: hunter2", "http://192.0.2.9/"].map(str::to_owned).into();
-        let told = for_everybody(value(&settings)).to_string();
+        let line = |secret: &str| format!("murmurlend1{secret}");
+        settings.training.helpers = vec![line("hunter2"), line("hunter2too")];
+        let told = told(&settings);
+        assert_eq!(told.pointer("/training/helpers"), Some(&json!(["…", "…"])), "how many there are");
+        let told = told.to_string();
         assert!(!told.contains("somebody") && !told.contains("hunter2"), "{told}");
         assert!(told.contains("https://mlflow.example/base") && told.contains("[\"…/curl\"]"), "{told}");
         assert!(told.contains("…/book.txt") && told.contains("/ip4/192.0.2.1/tcp/4711"), "{told}");

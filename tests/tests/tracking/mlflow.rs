@@ -146,6 +146,32 @@ fn a_complete_run_is_finished_there_and_its_model_is_the_checkpoint() {
     assert!(store.files[files[0]] == model, "another model");
 }
 
+#[test]
+fn a_model_that_cannot_be_stored_is_not_sent_again_at_once_but_when_the_node_is_started_again() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000", "total_steps = 30"));
+    let root = folder.path().join("node");
+    let server = FakeMlflow::start(NOWHERE, Arc::default());
+    server.store().fails_files = true;
+    let url = server.url();
+    let arguments = ["start", text(&run_file), "--mlflow", &url];
+    let daemon = Daemon::spawn(MURMUR, &root, &arguments);
+    daemon.wait_for_warning("has not got the model: it has trouble of its own: 500");
+    let before = daemon.wait_for("a report", |_| true);
+    // Where it is tried again as metrics are, that is after one second and after three.
+    daemon.wait_for("seconds", |report| report.seconds > before.seconds + 4.0);
+    let finished = daemon.stop();
+    assert!(finished.status.success(), "{}", finished.errors);
+    assert_eq!(server.store().files_failed, 1, "{}", finished.errors);
+    assert!(finished.errors.contains("starting this node again sends it"), "{}", finished.errors);
+    // Of a run that is over there is no node any more.
+    server.store().fails_files = false;
+    let exit = [&arguments[..], &["--exit"]].concat();
+    let finished = Daemon::spawn(MURMUR, &root, &exit).wait_for_end();
+    assert!(finished.status.success() && finished.report.is_none(), "{}", finished.errors);
+    assert_eq!(server.store().files.len(), 1, "{}", finished.errors);
+}
+
 /// The daemons' own lines go to their logs.
 #[test]
 fn a_local_swarm_says_where_its_runs_are_seen() {

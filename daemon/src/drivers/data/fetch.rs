@@ -72,6 +72,7 @@ impl Fetch {
         let index = u16::try_from(self.index).expect("a run has at most 128 shards");
         // What is whole was left by a daemon that was killed before it could compare.
         if partial.bytes() < length {
+            partial = on_disk(move || partial.take_room(length)).await?;
             let asked = network.ask_shard(self.peer, index, partial.bytes(), length).await;
             let (held, offered) = asked.map_err(Outcome::Failed)?;
             fetched.held = Some(held);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 
 use murmur_protocol::{ModelLayout, RunManifest};
@@ -13,9 +14,13 @@ use super::{
     Checkpoint, FORMAT, FORMAT_WITH_CODES, Index, LastEvaluation, MODEL_FILE, OPTIMIZER_FILE, checkpoint_folders,
 };
 use super::{codes_of, scales_of};
+use crate::console::note;
 use crate::store::checkpoint_error::{CheckpointError, INDEX_FILE};
 use crate::store::tensor_file::TensorWriter;
-use crate::store::{sync_directory, write_atomically};
+use crate::store::{bytes_in, free_bytes, sync_directory, write_atomically};
+
+/// Of a checkpoint's size, the part that has to be free beside it: a 16th.
+const MARGIN: u64 = 16;
 
 /// What a checkpoint has beside the vectors of its state.
 #[derive(Clone, Debug)]
@@ -92,6 +97,7 @@ impl<'a> Writing<'a> {
         let io = |error| CheckpointError::Io(temporary.clone(), error);
         let _ = std::fs::remove_dir_all(&temporary);
         std::fs::create_dir_all(&temporary).map_err(io)?;
+        make_room(folder, &folder.join(name(&head)), || free_bytes(folder));
         let tensors = layout.tensors().iter();
         let model: Vec<_> = tensors.map(|tensor| (tensor.name.clone(), tensor.shape.clone(), Dtype::F32)).collect();
         let create = |name: &str, tensors: &[_]| TensorWriter::create(temporary.join(name), tensors).map_err(io);
@@ -172,6 +178,40 @@ impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if !self.is_finished {
             let _ = std::fs::remove_dir_all(&self.temporary);
+        }
+    }
+}
+
+/// Deletes the oldest checkpoints where the disk has no room for the one at `target` as well: it is worth more than they are. The
+/// newest that is intact stays, and so do all where that would not be room enough. `free`: bytes of the disk, where they are known.
+fn make_room(folder: &Path, target: &Path, free: impl Fn() -> Option<u64>) {
+    static HAS_SAID: AtomicBool = AtomicBool::new(false);
+    // As in `finish`: those with a higher step are not this one's to judge.
+    let older: Vec<PathBuf> =
+        checkpoint_folders(folder).into_iter().filter(|found| found.as_path() <= target).collect();
+    let Some(newest) = older.first() else { return };
+    // Of one run all have the same size; some more, since others write to the disk meanwhile.
+    let needed = bytes_in(newest) + bytes_in(newest) / MARGIN;
+    let has_room = |more: u64| free().is_none_or(|free| free + more >= needed);
+    if has_room(0) {
+        return;
+    }
+    let Some(intact) = older.iter().position(|found| Checkpoint::is_intact(found)) else { return };
+    let surplus = &older[intact + 1..];
+    if !has_room(surplus.iter().map(|old| bytes_in(old)).sum()) {
+        return;
+    }
+    for old in surplus.iter().rev() {
+        if has_room(0) {
+            return;
+        }
+        let _ = std::fs::remove_dir_all(old);
+        if !HAS_SAID.swap(true, Ordering::Relaxed) {
+            note(&format!(
+                "warning: the disk has no room for another checkpoint: {} was deleted for it",
+                old.display()
+            ));
+            note("hint: make room there; until then the oldest goes before each new one");
         }
     }
 }
@@ -287,6 +327,36 @@ mod tests {
         };
         let all = layout.parameters();
         assert!(written(&[all]) == written(&[256 * 8, 256 * 8 + 11, all - 1, all]));
+    }
+
+    /// Writes the checkpoint of so many steps.
+    fn write(folder: &Path, steps: u64) -> PathBuf {
+        let (head, layout) = head();
+        let counters = Counters { steps, ..head.counters };
+        let mut writing = Writing::begin(folder, Head { counters, ..head }, &layout).expect("begun");
+        writing.add(&piece(0..layout.parameters(), 0.5, counters)).expect("added");
+        writing.finish(2).expect("written")
+    }
+
+    #[test]
+    fn where_the_disk_has_no_room_for_a_third_one_the_oldest_goes_first_and_the_newest_intact_never() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let paths = [1, 2].map(|steps| write(folder.path(), steps));
+        let size = bytes_in(&paths[1]);
+        let make_room = |disk: u64| {
+            let used = || checkpoint_folders(folder.path()).iter().map(|found| bytes_in(found)).sum::<u64>();
+            make_room(folder.path(), &folder.path().join("step-000000000003"), || Some(disk.saturating_sub(used())));
+            paths.each_ref().map(|path| path.exists())
+        };
+        let tenths = |tenths: u64| size * tenths / 10;
+        assert_eq!(make_room(tenths(32)), [true, true], "there is room for three");
+        assert_eq!(make_room(tenths(20)), [true, true], "the oldest would make too little");
+        let model = std::fs::read(paths[1].join(MODEL_FILE)).expect("there");
+        std::fs::write(paths[1].join(MODEL_FILE), &model[1..]).expect("written");
+        assert_eq!(make_room(tenths(26)), [true, true], "the newest is damaged");
+        std::fs::write(paths[1].join(MODEL_FILE), model).expect("written");
+        assert_eq!(make_room(tenths(26)), [false, true]);
+        assert_eq!(make_room(tenths(13)), [false, true], "it is the last");
     }
 
     #[test]

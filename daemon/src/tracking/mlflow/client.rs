@@ -1,6 +1,5 @@
 //! Requests to an MLflow tracking server: its REST API 2.0 (mlflow.org, "REST API"), and its proxy for artifacts.
 
-use std::fs::File;
 use std::time::Duration;
 
 use base64::Engine;
@@ -8,14 +7,19 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use ureq::http::{StatusCode, Uri};
 
+use super::upload::Body;
+
 /// A server that is there takes a connection at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A batch of 900 metrics takes a server with SQLite two seconds on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A model of ten gigabytes over a line of 25 Mbit/s.
-const UPLOAD_TIMEOUT: Duration = Duration::from_secs(3600);
+/// What a model may take to be stored, beside the time in which it is sent.
+const UPLOAD_TIMEOUT_MIN: Duration = Duration::from_secs(3600);
+
+/// A line, or a cap, that is slower sends no model.
+const UPLOAD_BYTES_PER_SECOND_MIN: u64 = 50_000;
 
 /// The longest answer that is read, in bytes: a run with its parameters and last metrics has a hundredth of that.
 const ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
@@ -146,23 +150,25 @@ impl Client {
         answer(request.send_json(body))
     }
 
-    /// Sends a file to the server's artifact proxy. `place` is what stands behind `mlflow-artifacts:/` in the run's address of
-    /// artifacts, and the file's name.
+    /// Sends a file, which is at its beginning, to the server's artifact proxy. `place` is what stands behind `mlflow-artifacts:/` in
+    /// the run's address of artifacts, and the file's name.
     ///
     /// # Errors
     /// What keeps it from being there.
-    pub(super) fn upload(&self, place: &str, file: &File) -> Result<(), Trouble> {
+    pub(super) fn upload(&self, place: &str, mut body: Body<'_>) -> Result<(), Trouble> {
+        let bytes = body.file.metadata().map_err(|error| Trouble::Refused(error.to_string()))?.len();
         let mut request = self
             .agent
             .put(format!("{}/api/2.0/mlflow-artifacts/artifacts/{place}", self.base))
             .config()
-            .timeout_global(Some(UPLOAD_TIMEOUT))
+            .timeout_global(Some(UPLOAD_TIMEOUT_MIN + Duration::from_secs(bytes / UPLOAD_BYTES_PER_SECOND_MIN)))
             .build()
+            .header("Content-Length", bytes)
             .header("Content-Type", "application/octet-stream");
         if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
-        answer(request.send(file)).map(drop)
+        answer(request.send(ureq::SendBody::from_reader(&mut body))).map(drop)
     }
 }
 

@@ -6,11 +6,14 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+use murmur_network::Throttle;
 use serde_json::{Value, json};
 
 use super::client::{Client, Trouble, batch};
 use super::sent::Sent;
+use super::upload::{self, Tries, Uploaded};
 use crate::console::figures::counted;
 use crate::console::note;
 use crate::observe::cursor;
@@ -58,6 +61,10 @@ pub(super) struct Sender {
     root: PathBuf,
     journal: PathBuf,
     sent: Sent,
+    throttle: Throttle,
+    uploaded: Uploaded,
+    /// To send the model.
+    tries: Tries,
     /// Whether this process knows that the run is there.
     is_verified: bool,
     metrics_max: usize,
@@ -76,14 +83,23 @@ struct Pass {
 }
 
 impl Sender {
-    /// Goes on from what `sent` says. `journal` is the folder of the journal.
-    pub(super) fn new(client: Client, about: About, root: &Path, journal: PathBuf, sent: Sent) -> Sender {
+    /// Goes on from what `sent` says. `journal` is the folder of the journal. Models draw from `throttle`, and are counted.
+    pub(super) fn new(
+        client: Client,
+        about: About,
+        (root, journal): (&Path, PathBuf),
+        sent: Sent,
+        (throttle, uploaded): (Throttle, Uploaded),
+    ) -> Sender {
         Sender {
             client,
             about,
             root: root.to_owned(),
             journal,
             sent,
+            throttle,
+            uploaded,
+            tries: Tries::default(),
             is_verified: false,
             metrics_max: METRICS_MAX,
             said_gone_before: 0,
@@ -347,9 +363,17 @@ impl Sender {
         let path = folder.join("model.safetensors");
         let (Some(hash), Ok(file)) = (hash, File::open(&path)) else { return Ok(()) };
         if self.sent.model_hash.as_ref() != Some(&hash) {
+            if !self.tries.is_due(Instant::now()) {
+                return Ok(());
+            }
+            // Before so much is sent: whether somebody is there who takes it.
+            self.look_at_run()?;
             match self.upload(&file) {
                 Ok(()) => note("mlflow      the complete model is there, as model/model.safetensors"),
-                Err(trouble @ (Trouble::Silent(_) | Trouble::Slow | Trouble::Busy(_))) => return Err(trouble),
+                Err(trouble @ (Trouble::Silent(_) | Trouble::Slow | Trouble::Busy(_))) => {
+                    self.put_off(&trouble);
+                    return Ok(());
+                }
                 Err(trouble) => {
                     note(&format!("warning: MLflow at {} takes no files: it {trouble}", self.client.shown));
                     note(&format!("hint: the model is {}", path.display()));
@@ -361,6 +385,22 @@ impl Sender {
         Ok(())
     }
 
+    /// The model did not get there, and metrics do not wait for it.
+    fn put_off(&mut self, trouble: &Trouble) {
+        let again = match self.tries.fail(Instant::now()) {
+            Some(pause) => format!("in {:.0} min", pause.as_secs_f64() / 60.0),
+            None => "when this node is started again".to_owned(),
+        };
+        let server = &self.client.shown;
+        note(&format!("warning: MLflow at {server} has not got the model: it {trouble}; it is sent again {again}"));
+        note("hint: the server's own log says more; has its disk room for it?");
+    }
+
+    /// Whether a model is still to be sent that could not be.
+    pub(super) fn lacks_model(&self) -> bool {
+        self.sent.model_steps.is_some() && self.tries.has_failed()
+    }
+
     fn upload(&self, file: &File) -> Result<(), Trouble> {
         let uri = &self.sent.artifact_uri;
         let elsewhere = || Trouble::Refused(format!("its files belong to {uri}, not to the server itself"));
@@ -370,6 +410,7 @@ impl Sender {
             Some(with_host) => with_host.split_once('/').map_or("", |(_, place)| place),
             None => place.trim_start_matches('/'),
         };
-        self.client.upload(&format!("{place}/model/model.safetensors"), file)
+        let body = upload::Body { file, throttle: &self.throttle, uploaded: &self.uploaded };
+        self.client.upload(&format!("{place}/model/model.safetensors"), body)
     }
 }

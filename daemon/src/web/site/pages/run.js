@@ -22,7 +22,7 @@ export default {
       note,
       section("Ticket", ticket),
       section("Agreed on by all members", manifest),
-      section("Set on this machine", el("p", { class: "quiet" }, "Bold: other than usual. Of paths only the last part is shown."), settings),
+      section("Set on this machine", el("p", { class: "quiet" }, "Bold: other than usual. Of paths only the last part is shown, of secrets nothing."), settings),
     ];
     return { nodes, update: () => {} };
   },
