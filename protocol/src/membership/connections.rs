@@ -35,8 +35,8 @@ pub(super) struct Connection {
     pub(super) state: ConnectionState,
     /// It said that it leaves the swarm.
     pub(super) has_left: bool,
-    /// One of both sides has had enough connections: nobody is to blame for its end.
-    pub(super) is_pruned: bool,
+    /// One of both sides has had enough connections: nobody is to blame for its end before then.
+    excused_until: Time,
     /// Whether transfers reach it; through a relay only messages do.
     pub(super) is_direct: bool,
     /// In which it is reached, once that is known.
@@ -72,7 +72,7 @@ impl Connection {
             heard_at: now,
             state: ConnectionState::Open,
             has_left: false,
-            is_pruned: false,
+            excused_until: now,
             is_direct: true,
             range: None,
             weight: None,
@@ -131,6 +131,21 @@ impl Connection {
         is_here && !self.addresses.is_empty() && now - self.heard_at <= AGE_MAX
     }
 
+    /// Its end before `until`, at the earliest, is nobody's fault.
+    pub(super) fn excuse(&mut self, until: Time) {
+        self.excused_until = self.excused_until.max(until);
+    }
+
+    /// It stays, whoever wanted to part: its end is to be made good.
+    pub(super) fn keep(&mut self, now: Time) {
+        (self.state, self.excused_until) = (ConnectionState::Open, now);
+    }
+
+    /// Whether its end now is one on purpose.
+    pub(super) fn is_pruned(&self, now: Time) -> bool {
+        now < self.excused_until
+    }
+
     /// Returns whether that was one silence too many.
     pub(super) fn on_silence(&mut self, now: Time, random: &mut Generator) -> bool {
         let wait = SUSPICION.saturating_mul(1 << self.silences.min(10)).min(SUSPICION_MAX);
@@ -153,6 +168,7 @@ impl Connection {
     pub(super) fn into_known(self, now: Time, random: &mut Generator) -> Known {
         // A peer that hangs up at once is like one that cannot be dialed; any other is redialed soon.
         let lasted = now - self.since >= CONNECTION_COUNTS_AFTER;
+        let is_pruned = self.is_pruned(now);
         let mut known = Known {
             addresses: self.addresses,
             alive_at: Moment::of(self.heard_at),
@@ -162,7 +178,7 @@ impl Connection {
             silences: self.silences,
             profile: self.profile,
         };
-        if self.is_pruned {
+        if is_pruned {
             known.dial = Dial::pruned(now, random);
         } else {
             known.dial_failed(now, random);
@@ -365,7 +381,7 @@ mod tests {
     fn a_peer_with_which_we_parted_is_not_redialed_soon_nor_suspected() {
         let mut random = stream(1, "test", &[]);
         let mut connection = Connection::new(second(0), None, &[]);
-        connection.is_pruned = true;
+        connection.excuse(Time::MAX);
         let known = connection.into_known(second(1), &mut random);
         assert!(!known.is_suspect() && known.away(second(1000)).is_none());
         assert!(!known.dial.may_start(second(60)) && known.dial.may_start(second(600)));
