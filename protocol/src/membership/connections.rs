@@ -47,6 +47,8 @@ pub(super) struct Connection {
     avoid_until: Time,
     /// Questions in a row without an answer.
     silences: u8,
+    /// When the first of them was given up, until something is heard again.
+    silent_since: Option<Time>,
     /// Not to be asked for anything before then: it did not answer.
     suspect_until: Time,
     /// Dials that had failed before it connected.
@@ -78,6 +80,7 @@ impl Connection {
             weight: None,
             avoid_until: now,
             silences,
+            silent_since: None,
             suspect_until: now,
             failures: known.map_or(0, |known| known.dial.failures),
             returned_after: known.and_then(|known| known.away(now)),
@@ -146,11 +149,21 @@ impl Connection {
         now < self.excused_until
     }
 
+    /// A sign of life. Where it had left a question unanswered, and nothing was heard of it since, it was out of reach: a connection
+    /// outlasts a cut of some twenty seconds.
+    fn on_heard(&mut self, now: Time) {
+        if let Some(since) = self.silent_since.take().filter(|since| self.heard_at <= *since) {
+            self.returned_after = self.returned_after.max(Some(now - since));
+        }
+        self.heard_at = now;
+    }
+
     /// Returns whether that was one silence too many.
     pub(super) fn on_silence(&mut self, now: Time, random: &mut Generator) -> bool {
         let wait = SUSPICION.saturating_mul(1 << self.silences.min(10)).min(SUSPICION_MAX);
         self.suspect_until = now + jittered(wait, random);
         self.silences = self.silences.saturating_add(1);
+        self.silent_since.get_or_insert(now);
         self.silences >= SILENCES_MAX
     }
 
@@ -260,14 +273,14 @@ impl Connections {
     /// A sign of life, which need not mean that the peer hears us.
     pub(super) fn on_heard(&mut self, now: Time, peer: PeerId) {
         if let Some(connection) = self.members.get_mut(&peer) {
-            connection.heard_at = now;
+            connection.on_heard(now);
         }
     }
 
     /// The peer has answered a question, in time or late: messages pass in both directions.
     pub(super) fn on_answer(&mut self, now: Time, peer: PeerId) {
         if let Some(connection) = self.members.get_mut(&peer) {
-            connection.heard_at = now;
+            connection.on_heard(now);
             connection.silences = 0;
             connection.suspect_until = now;
         }

@@ -406,8 +406,10 @@ impl Swarm {
             Notice::PeerMisbehaved { peer, misbehaviour } => {
                 let of = self.host_of(*peer);
                 let is_honest = |host: HostIndex| self.scenario.nodes[host].lie.is_none();
-                // Of two nodes that are one to others, neither is to blame for what both said.
-                let is_among_honest = is_honest(index) && of.is_none_or(is_honest) && !self.is_doubled(*peer);
+                // Of two nodes that are one to others, neither is to blame for what both said, nor who answers one at the other.
+                let is_double = self.hosts[index].as_ref().is_some_and(|host| self.is_doubled(host.peer));
+                let is_among_honest =
+                    is_honest(index) && of.is_none_or(is_honest) && !is_double && !self.is_doubled(*peer);
                 let misbehaviour = misbehaviour.clone();
                 self.history.accuse(Accusation { at, by: index, of, is_among_honest, misbehaviour });
                 return;

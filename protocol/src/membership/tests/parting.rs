@@ -1,4 +1,4 @@
-//! What is made of a connection's end where somebody has asked to part.
+//! What is made of a connection's end where somebody has asked to part, and of one that outlasts a cut.
 
 use super::*;
 
@@ -54,9 +54,26 @@ fn who_asked_to_part_and_was_then_busy_misses_it_as_well() {
     let is_busy = |one: PeerId| one == peer(1);
     setting.membership.rotate(second(20), |_| false, &mut setting.out);
     setting.membership.end_partings(second(20) + PRUNE_GRACE, is_busy, &mut setting.out);
-    assert!(setting.membership.is_connected(peer(1)) && !setting.membership.is_connected(peer(2)), "the oldest two");
+    assert!(setting.membership.is_connected(peer(1)), "the oldest, which was to go");
     let (ends_at, away) = (100, Duration::from_secs(100));
     setting.disconnect(ends_at, 1);
     setting.connect(ends_at + away.as_secs(), 1);
     assert_eq!(setting.membership.take_return(peer(1), away), Some(away));
+}
+
+/// Connections outlast a cut of some twenty seconds: then nobody was told that the others had been away.
+#[test]
+fn who_left_a_question_unanswered_and_was_not_heard_since_has_been_away() {
+    let long = Duration::from_secs(10);
+    for (heard_at, is_away) in [(None, true), (Some(55), false)] {
+        let mut setting = Setting::connected_to(2);
+        setting.membership.on_silence(second(50), peer(1), &mut setting.out);
+        if let Some(heard_at) = heard_at {
+            setting.membership.on_heard(second(heard_at), peer(1));
+        }
+        setting.membership.on_answer(second(70), peer(1));
+        let away = setting.membership.take_return(peer(1), long);
+        assert_eq!(away, is_away.then(|| Duration::from_secs(20)), "heard at {heard_at:?}");
+        assert_eq!(setting.membership.take_return(peer(1), long), None, "once");
+    }
 }
