@@ -325,7 +325,7 @@ impl Membership {
         self.foreign.remove(peer);
         if let Some(connection) = self.connections.get_mut(peer) {
             // A second connection, or one that it wants again.
-            connection.state = ConnectionState::Open;
+            connection.keep(now);
             connection.remember_addresses(&addresses);
             return true;
         }
@@ -354,7 +354,7 @@ impl Membership {
         let Some(connection) = self.connections.remove(peer) else { return false };
         let announced = connection.has_left;
         let lasted = now - connection.since >= CONNECTION_COUNTS_AFTER;
-        self.dialing.on_disconnected(now, peer, (lasted, connection.is_pruned), &mut self.random);
+        self.dialing.on_disconnected(now, peer, (lasted, connection.is_pruned(now)), &mut self.random);
         if announced {
             self.leavers.insert(now, peer, now + LEAVERS_KEPT);
         } else if !self.is_banned(peer, now) && !connection.addresses().is_empty() {

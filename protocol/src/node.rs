@@ -213,11 +213,8 @@ impl Node {
                 }
                 self.joining.on_connected(now);
                 self.on_reachable(now, peer);
-                let away = self.membership.take_return(peer, self.pairwise.apart_after());
-                if let Some(away) = away {
-                    self.pairwise.on_return(now, peer, away);
-                }
-                self.on_member_at_the_end(now, peer, away.is_some());
+                let is_back = self.on_sign_of_life(now, peer);
+                self.on_member_at_the_end(now, peer, is_back);
                 self.tell_scheme(peer);
             }
             Event::PeerDisconnected { peer } => self.on_disconnected(now, peer),
@@ -274,6 +271,15 @@ impl Node {
         }
     }
 
+    /// Something was heard of a peer. Returns whether it had been out of reach for so long that its model went its own way.
+    fn on_sign_of_life(&mut self, now: Time, peer: PeerId) -> bool {
+        let away = self.membership.take_return(peer, self.pairwise.apart_after());
+        if let Some(away) = away {
+            self.pairwise.on_return(now, peer, away);
+        }
+        away.is_some()
+    }
+
     fn on_message(&mut self, now: Time, peer: PeerId, message: Message) {
         if !self.membership.is_connected(peer) {
             return;
@@ -285,6 +291,7 @@ impl Node {
             }
             _ => self.membership.on_heard(now, peer),
         }
+        self.on_sign_of_life(now, peer);
         let is_busy = self.is_busy_with(peer);
         let out = &mut self.outbox;
         let verdict = match message {
@@ -370,6 +377,7 @@ impl Node {
     fn on_transfer(&mut self, now: Time, peer: PeerId, header: TransferHeader, payload: Payload) {
         // Whatever is transferred follows a word of ours.
         self.membership.on_answer(now, peer);
+        self.on_sign_of_life(now, peer);
         let verdict = match header {
             TransferHeader::State { .. } => {
                 let donor = self.witness(peer);
@@ -440,7 +448,7 @@ impl Node {
         if let Some(synchronous) = &mut self.synchronous
             && self.membership.directly_connected().any(|connected| connected == peer)
         {
-            synchronous.on_reachable(now, peer, &mut self.outbox);
+            synchronous.on_reachable(now, [peer], &mut self.outbox);
         }
     }
 

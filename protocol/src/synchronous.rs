@@ -194,9 +194,9 @@ impl Synchronous {
         self.collective.farewell_max()
     }
 
-    /// A peer can be sent transfers.
-    pub(crate) fn on_reachable(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
-        self.collective.peer_connected(peer);
+    /// These peers can be sent transfers.
+    pub(crate) fn on_reachable(&mut self, now: Time, peers: impl IntoIterator<Item = PeerId>, out: &mut Outbox) {
+        self.collective.peers_connected(peers);
         self.drain(now, out);
     }
 

@@ -54,6 +54,8 @@ pub struct ScenarioFile {
     pub lines: LinesSection,
     /// How the hosts' worker pools behave.
     pub worker: WorkerSection,
+    /// What the hosts' trainers and networks refuse while there are faults.
+    pub drivers: DriversSection,
     /// Processes that are killed.
     pub crashes: Option<CrashesSection>,
     /// Nodes that leave in order.
@@ -82,6 +84,10 @@ pub struct ScenarioFile {
     pub rests: Option<SpellSection>,
     /// Pairs of hosts whose path leads through a relay for a while: it carries messages and no payloads.
     pub relays: Option<SpellSection>,
+    /// Trainers that go back to an older model.
+    pub outdated: Option<OutdatedSection>,
+    /// Identities that run twice.
+    pub doubles: Option<DoublesSection>,
     /// Addresses at which a node cannot be reached for a while.
     pub lost_addresses: Option<SpellSection>,
     /// Hints of where members may be.
@@ -247,6 +253,16 @@ pub struct WorkerSection {
     pub overload: Drawn<f64>,
 }
 
+/// What the hosts' trainers and networks refuse while there are faults.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DriversSection {
+    /// Share of snapshots, corrections and states that a trainer does not carry out.
+    pub refusal: Drawn<f64>,
+    /// Share of transfers that find the network's queue full.
+    pub full_queue: Drawn<f64>,
+}
+
 impl Default for SwarmSection {
     fn default() -> Self {
         SwarmSection {
@@ -340,5 +356,11 @@ impl Default for WorkerSection {
             delay_seconds_max: Drawn::fixed(defaults.delay.1.as_secs_f64()),
             overload: Drawn::fixed(defaults.overload),
         }
+    }
+}
+
+impl Default for DriversSection {
+    fn default() -> Self {
+        DriversSection { refusal: Drawn::fixed(0.0), full_queue: Drawn::fixed(0.0) }
     }
 }

@@ -30,11 +30,11 @@ pub(crate) enum Happening {
     Checkpoint { host: HostIndex, life: Life },
     /// A dial reaches its target.
     DialArrived(Box<DialArrived>),
-    /// The dialer learns that its dial succeeded.
-    LinkOpened { host: HostIndex, life: Life, link: LinkId },
+    /// The dialer learns that its dial succeeded; `dialed` are the addresses, where it did not know who is there.
+    LinkOpened { host: HostIndex, life: Life, link: LinkId, dialed: Vec<Address> },
     /// A host learns that a link is gone.
     LinkLost { host: HostIndex, life: Life, link: LinkId },
-    /// A connection of which one direction is dead has not heard of the other end for too long.
+    /// An end of a connection may not have heard of the other for too long.
     LinkStarved { link: LinkId },
     /// A control message reaches the other end.
     MessageArrived { link: LinkId, to: HostIndex, message: Box<Message> },
@@ -42,6 +42,8 @@ pub(crate) enum Happening {
     TransferArrived(Box<TransferArrived>),
     /// The sender learns what became of a transfer.
     TransferEnded { host: HostIndex, life: Life, transfer: TransferId, finished: bool },
+    /// A process hears that an elder one runs with its identity.
+    Yields { host: HostIndex, life: Life },
     /// A node that has stopped closes its links.
     LinksClosed { host: HostIndex, life: Life },
 }
@@ -82,6 +84,7 @@ impl Happening {
             | Happening::ContributionDue { host, .. }
             | Happening::Checkpoint { host, .. }
             | Happening::LinkOpened { host, .. }
+            | Happening::Yields { host, .. }
             | Happening::LinkLost { host, .. }
             | Happening::TransferEnded { host, .. } => Some(*host),
             Happening::DialArrived(dial) => Some(dial.target),

@@ -183,7 +183,12 @@ impl Host {
 
     /// The newest link to a peer that is open as far as this end knows.
     pub(crate) fn link_to(&self, peer: PeerId) -> Option<LinkId> {
-        self.links.range((peer, LinkId::MIN)..=(peer, LinkId::MAX)).next_back().map(|(_, link)| *link)
+        self.links_to(peer).next_back()
+    }
+
+    /// All of them, oldest first.
+    pub(crate) fn links_to(&self, peer: PeerId) -> impl DoubleEndedIterator<Item = LinkId> + '_ {
+        self.links.range((peer, LinkId::MIN)..=(peer, LinkId::MAX)).map(|(_, link)| *link)
     }
 
     /// Peers with an open link.

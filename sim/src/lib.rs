@@ -37,6 +37,6 @@ mod trainer;
 
 pub use network::{LatencySpec, LinkSpec, NetworkSpec};
 pub use record::{Record, Sample, Traffic};
-pub use scenario::{Disk, HostIndex, Incident, Lie, NodePlan, Scenario, WorkerSpec};
+pub use scenario::{Disk, DriverSpec, HostIndex, Incident, Lie, NodePlan, Scenario, WorkerSpec};
 pub use swarm::{Sabotage, Swarm};
 pub use trainer::{Objective, QuadraticSpec, Sharing, Text, TrainerSpec, TrainerSpecError, TransformerSpec};

@@ -2,6 +2,7 @@
 //!
 //! A link is a connection of two hosts. Control messages on it may be lost, repeated or late, payloads may fail or be
 //! confirmed wrongly, and either may be the moment at which the link breaks; each end then finds out in its own time.
+//! Where one end cannot hear the other, or stands still, they part after a time, as daemons do whose pings stay without answer.
 //! A way may be worse in one direction than in the other, or dead.
 
 mod link;
@@ -18,9 +19,14 @@ pub use spec::{LatencySpec, LinkSpec, NetworkSpec};
 
 use crate::scenario::{HostIndex, NodePlan};
 
-/// A connection of which one direction is dead is given up by both ends after this, and so is a payload on it: the
-/// daemon's connections ping every 15 s and wait 20 s for the answer.
-pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(35);
+/// Shortest and longest time after which a connection is given up on which one end, or both, hear nothing any more. By QUIC that is
+/// within 5 to 10 s. By TCP daemons ping: every 8 s, with 8 s for the answer (`PING_INTERVAL` and `PING_TIMEOUT` in
+/// `daemon/network/src/bounds.rs`). The second failure in a row counts, and that ping has a stream of its own, whose negotiation
+/// may take libp2p's 10 s: 26 to 34 s after the last answer.
+const UNHEARD: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(34));
+
+/// A payload of which nothing gets through breaks off after this, as in the daemon's network driver (`PROGRESS_TIMEOUT`).
+const STALLED_AFTER: Duration = Duration::from_secs(20);
 
 /// What becomes of a payload.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +69,8 @@ impl Line {
 pub(crate) struct Network {
     pub(crate) spec: NetworkSpec,
     random: Generator,
+    /// For when silent connections are given up.
+    patience: Generator,
     /// By number; those that both ends have closed are gone.
     links: Vec<Option<Box<Link>>>,
     lines: Vec<Line>,
@@ -87,6 +95,7 @@ impl Network {
         Network {
             spec,
             random: stream(seed, "simulated network", &[]),
+            patience: stream(seed, "simulated patience", &[]),
             links: Vec::new(),
             lines: plans.iter().map(line).collect(),
             secluded: BTreeSet::new(),
@@ -106,6 +115,12 @@ impl Network {
         self.between(self.spec.detection)
     }
 
+    /// Draws how long a connection lasts on which nothing is heard.
+    pub(crate) fn patience(&mut self) -> Duration {
+        let (shortest, longest) = UNHEARD;
+        shortest + (longest - shortest).mul_f64(self.patience.random::<f64>())
+    }
+
     /// Draws the delays of all copies of a control message that arrive: none, one or two.
     pub(crate) fn message_delays(&mut self, from: HostIndex, to: HostIndex) -> [Option<Duration>; 2] {
         let kept = (1.0 - self.spec.loss) * (1.0 - self.way(from, to).loss);
@@ -121,7 +136,7 @@ impl Network {
     /// on, the receiver's downlink.
     pub(crate) fn transfer_fate(&mut self, now: Time, from: HostIndex, to: HostIndex, bytes: usize) -> TransferFate {
         if !self.is_open(from, to) {
-            return TransferFate::BreaksOff { after: KEEP_ALIVE };
+            return TransferFate::BreaksOff { after: STALLED_AFTER };
         }
         let latency = self.latency(from, to);
         let time_at = |rate: f64| Duration::from_secs_f64(bytes as f64 / rate);
@@ -259,17 +274,10 @@ impl Network {
         self.ways.clear();
     }
 
-    /// Links that cannot live on: those cut both ways, and those of which one direction still works.
-    pub(crate) fn cut(&self) -> (Vec<LinkId>, Vec<LinkId>) {
-        let of = |both: bool| {
-            let is_cut = move |link: &Link| {
-                let [one, other] = link.ends;
-                let (there, back) = (self.is_open(one, other), self.is_open(other, one));
-                !link.broken && if both { !there && !back } else { there != back }
-            };
-            self.all_links().filter(move |(_, link)| is_cut(link)).map(|(id, _)| id).collect()
-        };
-        (of(true), of(false))
+    /// Links that are cut, in one direction or in both.
+    pub(crate) fn cut(&self) -> Vec<LinkId> {
+        let is_cut = |link: &Link| !link.broken && !self.can_reach(link.ends[0], link.ends[1]);
+        self.all_links().filter(|(_, link)| is_cut(link)).map(|(id, _)| id).collect()
     }
 
     fn way(&self, from: HostIndex, to: HostIndex) -> LinkSpec {

@@ -35,6 +35,8 @@ pub struct Scenario {
     pub leaving_max: Duration,
     /// How long numerics take.
     pub worker: WorkerSpec,
+    /// What a host's trainer and network refuse.
+    pub drivers: DriverSpec,
     /// Time between two checkpoints of a host: what a [`Disk::Kept`] brings back.
     pub checkpoint_period: Duration,
     /// How the network behaves at first.
@@ -53,6 +55,8 @@ pub struct NodePlan {
     /// Whose helper it is: it works with the trainer of that host, which takes the steps of both. That one begins before it,
     /// and neither is killed.
     pub helps: Option<HostIndex>,
+    /// Whose identity it has, and what that one's last checkpoint holds: its data directory is a copy. That host does not begin anew.
+    pub double_of: Option<HostIndex>,
     /// When its first life begins.
     pub begins_at: Duration,
     /// Whose addresses it is given; the identities behind them are unknown to it.
@@ -124,6 +128,16 @@ pub struct WorkerSpec {
     pub full_precision: bool,
 }
 
+/// What the drivers of a host refuse while there is learning. Shares are probabilities, 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DriverSpec {
+    /// Share of snapshots, corrections and states that the trainer does not carry out: half of them find its queue full, the
+    /// others fail at the step boundary, as where memory is short or a team waits for a helper.
+    pub refusal: f64,
+    /// Share of transfers that find the network's queue full.
+    pub full_queue: f64,
+}
+
 /// What a restarted host finds on its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
@@ -181,6 +195,9 @@ pub enum Incident {
     StopLearning,
     /// Trainers go on but report no steps, so no new exchange becomes due.
     StopReporting,
+    /// The host's trainer goes back to an older copy of what it holds, the model that it began with, and its node is told: as
+    /// with a team's captain, whose helper is gone with the newer values.
+    Outdated(HostIndex),
     /// The host has these fragments of the model in its memory from now on, with the values that are in its model; so it has
     /// when it comes back.
     Holds(HostIndex, Holding),
@@ -205,6 +222,7 @@ impl NodePlan {
             start: Start::WithModel,
             holding: Holding::ALL,
             helps: None,
+            double_of: None,
             begins_at: Duration::ZERO,
             bootstrap,
             step_time: Duration::from_millis(100),
@@ -249,6 +267,7 @@ impl Scenario {
             report_every_steps: 1,
             leaving_max: LEAVE_TIMEOUT,
             worker: WorkerSpec::default(),
+            drivers: DriverSpec::default(),
             checkpoint_period: Duration::from_secs(10),
             network: NetworkSpec::calm(),
             incidents: Vec::new(),

@@ -4,6 +4,7 @@
 
 mod all_reduce;
 mod delivery;
+mod doubles;
 mod effects;
 mod founder;
 mod incidents;
@@ -12,7 +13,7 @@ mod observation;
 mod sabotage;
 mod training;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,8 @@ pub struct Swarm {
     paused_until: Vec<Time>,
     disks: Vec<DiskState>,
     worker_dice: Generator,
+    /// What trainers and networks refuse.
+    driver_dice: Generator,
     /// Memory of payloads and corrections, which goes round.
     buffers: Buffers,
     next_life: Life,
@@ -131,6 +134,7 @@ impl Swarm {
             disks: vec![DiskState::default(); count],
             buffers: Buffers::new(),
             worker_dice: stream(seed, "simulated workers", &[]),
+            driver_dice: stream(seed, "simulated drivers", &[]),
             next_life: 0,
             is_learning: true,
             is_reporting: true,
@@ -191,6 +195,11 @@ impl Swarm {
         self.trace.last_lines()
     }
 
+    /// Names of the kinds of events that nodes were told so far; none in a swarm [without books](Self::without_books).
+    pub fn kinds_of_events(&self) -> &BTreeSet<&'static str> {
+        self.trace.kinds()
+    }
+
     /// A picture of a running node.
     pub fn status(&self, host: HostIndex) -> Option<Status> {
         self.hosts[host].as_ref().map(|host| host.node.status())
@@ -226,7 +235,7 @@ impl Swarm {
             }
             Happening::Checkpoint { host, life } => self.on_checkpoint(host, life),
             Happening::DialArrived(dial) => self.on_dial_arrived(*dial),
-            Happening::LinkOpened { host, life, link } => self.on_link_opened(host, life, link),
+            Happening::LinkOpened { host, life, link, dialed } => self.on_link_opened(host, life, link, dialed),
             Happening::LinkLost { host, life, link } => self.on_link_lost(host, life, link),
             Happening::LinkStarved { link } => self.on_link_starved(link),
             Happening::MessageArrived { link, to, message } => self.on_message_arrived(link, to, *message),
@@ -234,6 +243,7 @@ impl Swarm {
             Happening::TransferEnded { host, life, transfer, finished } => {
                 self.on_transfer_ended(host, life, transfer, finished);
             }
+            Happening::Yields { host, life } => self.on_yields(host, life),
             Happening::LinksClosed { host, life } => self.on_links_closed(host, life),
         }
     }

@@ -5,8 +5,9 @@
 //! words costs ten times as much and is done only where somebody wants to read them.
 
 mod canonical;
+mod kinds;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use murmur_protocol::{Effect, Event, Time};
@@ -24,6 +25,8 @@ pub(crate) struct Trace {
     lines: VecDeque<String>,
     lines_max: usize,
     entries: u64,
+    /// Which kinds of events there were.
+    kinds: BTreeSet<&'static str>,
     /// Entries are counted and not hashed.
     pub(crate) only_counts: bool,
 }
@@ -40,6 +43,7 @@ impl Trace {
             self.entries += 1;
             return;
         }
+        self.kinds.insert(kinds::kind(event));
         self.head(now, host);
         canonical::event(event, &mut self.buffer);
         self.end(now, host, '<', event);
@@ -59,6 +63,10 @@ impl Trace {
     pub(crate) fn fingerprint(&self) -> ([u8; 32], u64) {
         let digest = self.hasher.clone().update(&self.buffer).finalize();
         (*digest.as_bytes(), self.entries)
+    }
+
+    pub(crate) fn kinds(&self) -> &BTreeSet<&'static str> {
+        &self.kinds
     }
 
     pub(crate) fn last_lines(&self) -> impl Iterator<Item = &str> {

@@ -117,6 +117,21 @@ pub(crate) enum Order {
         progress: f64,
     },
     AdvanceOuter,
+    /// Whatever was ordered, it fails.
+    Refused(RequestId),
+}
+
+impl Order {
+    /// Under which number a reply is awaited.
+    pub(crate) fn request(&self) -> Option<RequestId> {
+        match self {
+            Order::Snapshot(request, _)
+            | Order::Correction { request, .. }
+            | Order::State { request, .. }
+            | Order::Refused(request) => Some(*request),
+            Order::AdvanceOuter => None,
+        }
+    }
 }
 
 /// What an order came to.
@@ -252,6 +267,12 @@ impl Trainer {
         self.held = held;
     }
 
+    /// It has the first model of this life again, in what it holds. That counts as its own doing.
+    pub(crate) fn go_back(&mut self) {
+        let state = Snapshot::from(gathered(&self.first_values, &self.held)).to_payload();
+        self.learner.load_state(&[state]).expect("it fits what is held");
+    }
+
     /// The sum of all that own training did to the model.
     pub(crate) fn local_movement(&self) -> Vec<f64> {
         self.movement.total(&self.values())
@@ -354,6 +375,7 @@ impl Trainer {
                 let accepted = held == self.held && self.load_state(&chunks, progress);
                 Done { reply: Some(Event::StateLoaded { request, accepted, report: self.report() }), landed: None }
             }
+            Order::Refused(request) => Done { reply: Some(Event::RequestFailed { request }), landed: None },
             Order::AdvanceOuter => {
                 // On the CPU it cannot fail; the daemon would go on without it.
                 let _ = self.learner.advance_outer();

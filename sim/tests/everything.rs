@@ -1,15 +1,20 @@
 //! Seeds of the scenario of everything: swarms of 16 to 64 nodes with every kind of fault, all drawn from the seed. First
 //! faults, in which every safety check must hold; then calm, which must bring everybody back together.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 
 use murmur_protocol::manifest::GossipKind;
-use murmur_sim::file::{Drawn, ScenarioFile, built_in};
+use murmur_sim::Swarm;
+use murmur_sim::file::{Drawn, DriversSection, ScenarioFile, built_in};
 use murmur_sim::runner::{Trace, run_seeds};
 
 /// Seeds on each push. With `MURMUR_TEST_SCALE=nightly` twenty times as many; the command line runs thousands:
 /// `murmur sim run everything --seeds 0..20000`.
 const SEEDS: u64 = 16;
+
+/// So many seeds have every kind of event between them.
+const KINDS_SEEDS: u64 = 10;
 
 fn seeds(on_each_push: u64) -> u64 {
     if crate::is_nightly() { 20 * on_each_push } else { on_each_push }
@@ -19,12 +24,16 @@ fn file() -> ScenarioFile {
     toml::from_str(built_in("everything").expect("a built-in scenario").text).expect("it parses")
 }
 
-/// As seeds had it that failed before nodes were told of ranges of addresses, and held parts of a model; runs end with this chance.
+/// As seeds had it that failed before nodes were told of ranges of addresses, held parts of a model, and had drivers that refuse;
+/// runs end with this chance.
 fn file_without_ranges(ends_with_chance: f64) -> ScenarioFile {
     let mut file = file();
     (file.swarm.ranges, file.swarm.partial_share) = (Drawn::fixed(0), Drawn::fixed(0.0));
     file.gossip.fragments = Drawn { from: 1, to: 2 };
     file.finish.as_mut().expect("it may end").chance = Drawn::fixed(ends_with_chance);
+    (file.drivers, file.outdated, file.doubles) = (DriversSection::default(), None, None);
+    file.network.detection_seconds_max.to = 5.0;
+    file.pauses.as_mut().expect("there").seconds.to = 10.0;
     file
 }
 
@@ -47,6 +56,55 @@ fn assert_first_seeds_hold(file: &ScenarioFile, count: u64) {
         })
         .collect();
     assert!(failures.is_empty(), "{} seeds fail:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// What a real daemon tells its core, the scenario tells it as well, but for what only a synchronous run knows.
+#[test]
+fn every_kind_of_event_happens() {
+    let mut file = file();
+    let finish = file.finish.as_mut().expect("it may end");
+    (finish.chance, finish.steps) = (Drawn::fixed(1.0), Drawn::between(50.0, 100.0));
+    let mut missing: BTreeSet<&str> = [
+        "PeerConnected",
+        "PeerDisconnected",
+        "DialFailed",
+        "HandshakeRefused",
+        "AddressFound",
+        "AddressLost",
+        "PeersFound",
+        "PathChanged",
+        "RangeFound",
+        "MessageReceived",
+        "TransferReceived",
+        "TransferFinished",
+        "TransferFailed",
+        "PeerMisbehaved",
+        "IdentityDoubled",
+        "StepsCompleted",
+        "TrainingCompleted",
+        "SnapshotTaken",
+        "Encoded",
+        "Merged",
+        "CorrectionApplied",
+        "StateLoaded",
+        "StateLoaded, not accepted",
+        "RequestFailed",
+        "TimePassed",
+        "LeaveRequested",
+        "FinishOrdered",
+        "HoldingChanged",
+        "ModelOutdated",
+        "RestBegan",
+        "RestEnded",
+    ]
+    .into();
+    for seed in 0..KINDS_SEEDS {
+        let plan = file.draw(seed);
+        let mut swarm = Swarm::new(plan.scenario, seed);
+        swarm.run_until(plan.faults_end);
+        missing.retain(|kind| !swarm.kinds_of_events().contains(kind));
+    }
+    assert_eq!(missing, BTreeSet::new());
 }
 
 /// A seed that fails is run again with `murmur sim replay everything --seed N`.

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use murmur_protocol::Holding;
 use murmur_protocol::manifest::{GossipKind, GossipSpec};
+use murmur_protocol::{ExchangeFailure, Holding};
 use murmur_sim::checks::{Violation, liveness, safety};
 use murmur_sim::file::{Drawn, ScenarioFile, built_in};
 use murmur_sim::record::Record;
@@ -75,6 +75,48 @@ fn a_host_that_comes_back_holds_what_it_held_at_last() {
         let back = Incident::Restart { host: 3, same_identity: true, disk };
         let record = run(scenario.at(seconds(36), back));
         assert_eq!((findings(&record, 4), held(&record, 3)), (vec![], 512..PARAMETERS), "{disk:?}");
+    }
+}
+
+/// Who holds one fragment of four begins a quarter of the rounds, is busy less, and so accepts more of what others propose: it takes
+/// part in more exchanges of its fragment than a member with the whole model, 1.3 times as many where 13 % of all proposals are
+/// refused, 1.45 at 18 % and 2.3 at 27 %. That biases nothing: an exchange weighs both by their speeds and moves no mean, and
+/// those who exchange more often are about as far from it as the others (0.95 to 0.97 times).
+#[test]
+fn members_that_hold_little_exchange_it_more_often_where_many_refuse_and_bias_nothing() {
+    for kind in [GossipKind::Pairs, GossipKind::Links] {
+        let mut scenario = Scenario::calm(12);
+        scenario.parameters = 2048;
+        scenario.gossip = GossipSpec { kind, fragments: 4, interval_steps: 10, ..GossipSpec::default() };
+        scenario.network.latency.median = Duration::from_millis(1000);
+        for host in 6..12 {
+            scenario.nodes[host].holding = Holding::of([host as u16 % 4]);
+        }
+        let mut swarm = Swarm::new(scenario, 1);
+        let (mut often, mut apart) = ([0.0; 2], [0.0; 2]);
+        for tenth in 1..=60 {
+            swarm.run_until(seconds(10 * tenth));
+            let lives = swarm.record().lives;
+            for (host, life) in lives.iter().enumerate() {
+                let group = usize::from(host >= 6);
+                let squares = life.held.iter().cloned().flatten().map(|at| {
+                    let holders = lives.iter().filter(|other| other.held.iter().any(|range| range.contains(&at)));
+                    let values: Vec<f64> = holders.map(|other| f64::from(other.model[at])).collect();
+                    (f64::from(life.model[at]) - values.iter().sum::<f64>() / values.len() as f64).powi(2)
+                });
+                let count = life.held.iter().map(Range::len).sum::<usize>() as f64;
+                apart[group] += squares.sum::<f64>() / count;
+                often[group] += life.exchanges as f64 / count;
+            }
+        }
+        let statuses: Vec<_> = (0..12).map(|host| swarm.status(host).expect("it runs").exchanges).collect();
+        let refused = statuses.iter().filter_map(|it| it.failed.get(&ExchangeFailure::Rejected)).sum::<u64>() as f64;
+        let accepted = statuses.iter().map(|it| it.completed_as_starter).sum::<u64>() as f64;
+        let (refusals, often, apart) =
+            (refused / (refused + accepted), often[1] / often[0], (apart[1] / apart[0]).sqrt());
+        assert!((0.05..0.3).contains(&refusals), "{kind:?}: {refusals}");
+        assert!((1.0..1.8).contains(&often), "{kind:?}: {often}");
+        assert!((0.8..1.2).contains(&apart), "{kind:?}: {apart}");
     }
 }
 

@@ -13,6 +13,7 @@ mod mechanisms;
 mod membership;
 
 mod scenarios;
+mod seldom;
 mod synchronous;
 mod teams;
 

@@ -58,6 +58,8 @@ fn the_scenario_of_everything_has_every_kind_of_fault() {
         relays,
         lost_addresses,
         hints,
+        outdated,
+        doubles,
         finish,
         ..
     } = scenario("everything");
@@ -65,6 +67,7 @@ fn the_scenario_of_everything_has_every_kind_of_fault() {
     assert!(partition.is_some() && stragglers.is_some() && slowdowns.is_some() && slow_lines.is_some());
     assert!(bad_links.is_some() && clocks.is_some() && full_disks.is_some() && liars.is_some() && crowd.is_some());
     assert!(rests.is_some() && relays.is_some() && lost_addresses.is_some() && hints.is_some() && finish.is_some());
+    assert!(outdated.is_some() && doubles.is_some());
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn sabotage_is_found() {
     swarm.run_until(seconds(20));
     let found = swarm.record().found;
     assert!(found.iter().any(|violation| violation.check == "one replica"), "{found:?}");
-    // Without deadlines one that stands still holds up all others.
+    // Without deadlines one that stands still holds up all others, until their connections to it end: not before 25 s.
     let stands = |sabotage: Option<Sabotage>| {
         let scenario = scenario(Topology::Ring, 32).at(seconds(20), Incident::Pause(2, seconds(60)));
         let mut swarm = match sabotage {
@@ -115,11 +115,11 @@ fn sabotage_is_found() {
         };
         swarm.run_until(seconds(21));
         let before = status(&swarm, 0).finished;
-        swarm.run_until(seconds(50));
+        swarm.run_until(seconds(25));
         (before, status(&swarm, 0).finished)
     };
     let (before, after) = stands(None);
-    assert!(before > 5 && after > before + 20, "{before} and {after}");
+    assert!(before > 5 && after > before + 2, "{before} and {after}");
     let (before, after) = stands(Some(Sabotage::ForgetsDeadlines));
     assert!(after <= before + 1, "{before} and {after}: nobody goes on");
 }

@@ -86,6 +86,9 @@ pub const SHED_MAX: usize = 8;
 /// How long a peer that is asked to part has for hanging up itself, having read whom to turn to.
 pub const PRUNE_GRACE: Duration = Duration::from_secs(3);
 
+/// A peer that asked to part has hung up after this long, or keeps the connection: its grace, and as much for the way.
+pub const PARTING_MAX: Duration = Duration::from_secs(6);
+
 /// A peer from which a node has parted is not dialed again before this, where there is anybody else.
 pub const PRUNED_BACK_OFF: Duration = Duration::from_secs(5 * 60);
 

@@ -156,18 +156,20 @@ impl Collective {
         collective
     }
 
-    /// Somebody is in reach from now on that may take part.
-    pub fn peer_connected(&mut self, peer: PeerId) {
-        if !self.everybody.insert(peer) {
-            return;
-        }
-        if self.is_stalled() {
+    /// These are in reach from now on and may take part. Who stands still says so to all: its word tells whom it reaches, and who is
+    /// not in it is taken into no group.
+    pub fn peers_connected(&mut self, peers: impl IntoIterator<Item = PeerId>) {
+        let new: Vec<PeerId> = peers.into_iter().filter(|peer| self.everybody.insert(*peer)).collect();
+        if self.is_stalled() && !new.is_empty() {
             let word = self.own_word();
-            self.order(Order::Say { to: peer, word });
-        } else if !self.members.contains(peer) {
-            self.say_running(peer);
+            self.say_to_all(&self.everybody.clone(), &word);
         }
-        self.say_ended(peer);
+        for peer in new {
+            if !self.is_stalled() && !self.members.contains(peer) {
+                self.say_running(peer);
+            }
+            self.say_ended(peer);
+        }
     }
 
     /// Somebody is out of reach. An operation with it is dropped at once.

@@ -285,7 +285,7 @@ fn where_the_numbers_of_epochs_are_used_up_nobody_announces_one() {
         assert!(one.is_stalled() && are_words_sound(&mut one), "{split:?}: who stands still");
         let alone: Members = [id(0)].into_iter().collect();
         let mut one = Collective::new(Shape::Ring, id(0), Beginning::Together(alone.clone()), timeouts);
-        one.peer_connected(id(2));
+        one.peers_connected([id(2)]);
         let epoch = Epoch { leader: id(0), ..epoch };
         let announced = Announced { epoch, members: alone.clone(), version: one.version(), current: alone };
         one.word_received(now, id(2), Word::Announced(announced));
@@ -338,4 +338,25 @@ fn a_member_that_rests_after_its_end_still_gives_its_state_to_who_is_behind() {
     one.word_received(now, id(1), Word::Stalled(said));
     let is_given = |order: Order| matches!(order, Order::GiveState { to, .. } if to == id(1));
     assert!(std::iter::from_fn(|| one.poll_order()).any(is_given));
+}
+
+/// Who begins to seek a group told its peers one after the other, each of fewer than it reaches: a leader took one of two in, the
+/// other began a group by itself, and both groups were connected for ever.
+#[test]
+fn who_stands_still_tells_all_whom_it_reaches() {
+    let timeouts = Timeouts { listening: Some(seconds(1)), ..Timeouts::default() };
+    let seeking = Beginning::Seeking { epoch: Epoch { number: 1, leader: id(0) }, operations: None, until: Time::ZERO };
+    let mut one = Collective::new(Shape::Ring, id(0), seeking, timeouts);
+    let mut told = |peers: &[u16]| {
+        one.peers_connected(peers.iter().copied().map(id));
+        let orders = std::iter::from_fn(|| one.poll_order());
+        let reaches = |order| match order {
+            Order::Say { to, word: Word::Stalled(said) } => Some((to, said.reaches.len())),
+            _ => None,
+        };
+        orders.filter_map(reaches).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&[1, 2]), [(id(1), 3), (id(2), 3)]);
+    assert_eq!(told(&[3]), [(id(1), 4), (id(2), 4), (id(3), 4)], "those before hear of it as well");
+    assert_eq!(told(&[2]), [], "it is known");
 }

@@ -35,8 +35,8 @@ pub(super) struct Connection {
     pub(super) state: ConnectionState,
     /// It said that it leaves the swarm.
     pub(super) has_left: bool,
-    /// One of both sides has had enough connections: nobody is to blame for its end.
-    pub(super) is_pruned: bool,
+    /// One of both sides has had enough connections: nobody is to blame for its end before then.
+    excused_until: Time,
     /// Whether transfers reach it; through a relay only messages do.
     pub(super) is_direct: bool,
     /// In which it is reached, once that is known.
@@ -47,6 +47,8 @@ pub(super) struct Connection {
     avoid_until: Time,
     /// Questions in a row without an answer.
     silences: u8,
+    /// When the first of them was given up, until something is heard again.
+    silent_since: Option<Time>,
     /// Not to be asked for anything before then: it did not answer.
     suspect_until: Time,
     /// Dials that had failed before it connected.
@@ -72,12 +74,13 @@ impl Connection {
             heard_at: now,
             state: ConnectionState::Open,
             has_left: false,
-            is_pruned: false,
+            excused_until: now,
             is_direct: true,
             range: None,
             weight: None,
             avoid_until: now,
             silences,
+            silent_since: None,
             suspect_until: now,
             failures: known.map_or(0, |known| known.dial.failures),
             returned_after: known.and_then(|known| known.away(now)),
@@ -131,11 +134,36 @@ impl Connection {
         is_here && !self.addresses.is_empty() && now - self.heard_at <= AGE_MAX
     }
 
+    /// Its end before `until`, at the earliest, is nobody's fault.
+    pub(super) fn excuse(&mut self, until: Time) {
+        self.excused_until = self.excused_until.max(until);
+    }
+
+    /// It stays, whoever wanted to part: its end is to be made good.
+    pub(super) fn keep(&mut self, now: Time) {
+        (self.state, self.excused_until) = (ConnectionState::Open, now);
+    }
+
+    /// Whether its end now is one on purpose.
+    pub(super) fn is_pruned(&self, now: Time) -> bool {
+        now < self.excused_until
+    }
+
+    /// A sign of life. Where it had left a question unanswered, and nothing was heard of it since, it was out of reach: a connection
+    /// outlasts a cut of some twenty seconds.
+    fn on_heard(&mut self, now: Time) {
+        if let Some(since) = self.silent_since.take().filter(|since| self.heard_at <= *since) {
+            self.returned_after = self.returned_after.max(Some(now - since));
+        }
+        self.heard_at = now;
+    }
+
     /// Returns whether that was one silence too many.
     pub(super) fn on_silence(&mut self, now: Time, random: &mut Generator) -> bool {
         let wait = SUSPICION.saturating_mul(1 << self.silences.min(10)).min(SUSPICION_MAX);
         self.suspect_until = now + jittered(wait, random);
         self.silences = self.silences.saturating_add(1);
+        self.silent_since.get_or_insert(now);
         self.silences >= SILENCES_MAX
     }
 
@@ -153,6 +181,7 @@ impl Connection {
     pub(super) fn into_known(self, now: Time, random: &mut Generator) -> Known {
         // A peer that hangs up at once is like one that cannot be dialed; any other is redialed soon.
         let lasted = now - self.since >= CONNECTION_COUNTS_AFTER;
+        let is_pruned = self.is_pruned(now);
         let mut known = Known {
             addresses: self.addresses,
             alive_at: Moment::of(self.heard_at),
@@ -162,7 +191,7 @@ impl Connection {
             silences: self.silences,
             profile: self.profile,
         };
-        if self.is_pruned {
+        if is_pruned {
             known.dial = Dial::pruned(now, random);
         } else {
             known.dial_failed(now, random);
@@ -256,14 +285,14 @@ impl Connections {
     /// A sign of life, which need not mean that the peer hears us.
     pub(super) fn on_heard(&mut self, now: Time, peer: PeerId) {
         if let Some(connection) = self.members.get_mut(&peer) {
-            connection.heard_at = now;
+            connection.on_heard(now);
         }
     }
 
     /// The peer has answered a question, in time or late: messages pass in both directions.
     pub(super) fn on_answer(&mut self, now: Time, peer: PeerId) {
         if let Some(connection) = self.members.get_mut(&peer) {
-            connection.heard_at = now;
+            connection.on_heard(now);
             connection.silences = 0;
             connection.suspect_until = now;
         }
@@ -389,7 +418,7 @@ mod tests {
     fn a_peer_with_which_we_parted_is_not_redialed_soon_nor_suspected() {
         let mut random = stream(1, "test", &[]);
         let mut connection = Connection::new(second(0), None, &[]);
-        connection.is_pruned = true;
+        connection.excuse(Time::MAX);
         let known = connection.into_known(second(1), &mut random);
         assert!(!known.is_suspect() && known.away(second(1000)).is_none());
         assert!(!known.dial.may_start(second(60)) && known.dial.may_start(second(600)));

@@ -16,7 +16,7 @@ impl Membership {
             out.send(peer, Message::Prune { peers });
             let connection = self.connections.get_mut(peer).expect("just chosen among the connected");
             connection.state = ConnectionState::Pruned(now + PRUNE_GRACE);
-            connection.is_pruned = true;
+            connection.excuse(NEVER);
             self.prunes_end_at = self.prunes_end_at.min(now + PRUNE_GRACE);
         }
         // Whoever has too few searches anyway.
@@ -51,10 +51,7 @@ impl Membership {
             let connection = self.connections.get_mut(peer).expect("just listed");
             match connection.state {
                 ConnectionState::Pruned(until) if until > now => next = next.min(until),
-                ConnectionState::Pruned(_) if is_busy(peer) => {
-                    connection.state = ConnectionState::Open;
-                    connection.is_pruned = false;
-                }
+                ConnectionState::Pruned(_) if is_busy(peer) => connection.keep(now),
                 ConnectionState::Pruned(_) => {
                     connection.state = ConnectionState::Closing;
                     out.push(NetworkOrder::Disconnect { peer });

@@ -61,8 +61,11 @@ impl Membership {
         self.learn(now, teller, told, Vec::new());
         let connection = self.connections.get_mut(teller);
         if let Some(connection) = connection.filter(|connection| connection.state != ConnectionState::Closing) {
-            connection.is_pruned = true;
-            if !is_busy {
+            if is_busy {
+                // It may be busy as well, and keep the connection: then what ends that later is to be made good.
+                connection.excuse(now + PARTING_MAX);
+            } else {
+                connection.excuse(NEVER);
                 connection.state = ConnectionState::Closing;
                 out.push(NetworkOrder::Disconnect { peer: teller });
             }

@@ -8,6 +8,7 @@ use crate::manifest::RunManifest;
 
 mod aimed;
 mod found;
+mod parting;
 mod profiles;
 mod relayed;
 
@@ -243,32 +244,6 @@ fn rotation_parts_from_the_oldest_surplus_but_never_from_the_busy() {
     let effects = setting.pass(30, busy);
     assert_eq!(disconnected(&effects).first(), Some(&peer(2)), "the oldest that is free");
     assert!(!disconnected(&effects).contains(&peer(1)));
-}
-
-#[test]
-fn who_is_asked_to_part_hangs_up_unless_something_is_under_way() {
-    for is_busy in [false, true] {
-        let mut setting = Setting::connected_to(2);
-        setting.effects();
-        setting.membership.on_prune(second(50), peer(1), &[descriptor(9, 1)], is_busy, &mut setting.out).expect("sane");
-        assert_eq!(disconnected(&setting.effects()).contains(&peer(1)), !is_busy);
-        assert!(setting.knows(9), "it has whom to turn to");
-    }
-}
-
-#[test]
-fn who_wanted_to_part_is_dialed_soon_only_by_those_who_would_have_too_few() {
-    for (connected, is_dialed) in [(CONNECTIONS_SURPLUS as u16, false), (2, true)] {
-        let mut setting = Setting::connected_to(connected);
-        setting.membership.on_prune(second(50), peer(1), &[], false, &mut setting.out).expect("sane");
-        setting.disconnect(51, 1);
-        setting.effects();
-        let at_once = setting.pass(60, |_| false);
-        assert!(!dialed(&at_once).contains(&peer(1)), "not at once");
-        let soon = setting.pass(90, |_| false);
-        assert_eq!(dialed(&soon).contains(&peer(1)), is_dialed, "of {connected}");
-        assert!(is_dialed || setting.knows(1), "it is alive");
-    }
 }
 
 #[test]

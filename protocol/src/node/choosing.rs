@@ -145,11 +145,13 @@ impl Node {
         let progress = (self.phase == Phase::Training).then_some(self.pairwise.training().progress);
         let (who, state) = ((self.me, choosing.values), (choosing.next_epoch, progress));
         let member = Synchronous::seeking(&choosing.spec, who, state, now + LISTENING);
-        self.synchronous = member.map(|member| member.after(choosing.earlier));
+        let mut member = member.map(|member| member.after(choosing.earlier));
         self.joining.give_up(&mut self.outbox);
         self.outbox.push(TrainerOrder::Average(Scheme::AllReduce));
-        let reached: Vec<PeerId> = self.membership.directly_connected().collect();
-        reached.into_iter().for_each(|peer| self.on_reachable(now, peer));
+        if let Some(member) = &mut member {
+            member.on_reachable(now, self.membership.directly_connected(), &mut self.outbox);
+        }
+        self.synchronous = member;
     }
 
     fn end_all_reduces(&mut self, now: Time) {

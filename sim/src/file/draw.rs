@@ -11,7 +11,7 @@ use super::dice::{Dice, between, share_of, some_addresses, some_fragments, take,
 use super::schedule::Schedule;
 use super::{Drawn, ScenarioFile, TrainerKind};
 use crate::network::{LatencySpec, NetworkSpec};
-use crate::scenario::{HostIndex, NodePlan, Scenario, WorkerSpec};
+use crate::scenario::{DriverSpec, HostIndex, NodePlan, Scenario, WorkerSpec};
 use crate::trainer::{QuadraticSpec, TrainerSpec, TransformerSpec};
 
 /// After the last exchange has begun, so long until nothing is in flight any more.
@@ -77,6 +77,10 @@ impl ScenarioFile {
                 ),
                 overload: dice.amount("worker.overload", self.worker.overload),
                 full_precision: false,
+            },
+            drivers: DriverSpec {
+                refusal: dice.amount("drivers.refusal", self.drivers.refusal),
+                full_queue: dice.amount("drivers.full_queue", self.drivers.full_queue),
             },
             state_chunk: dice.count("swarm.state_chunk", self.swarm.state_chunk),
             report_every_steps: 1,
@@ -201,6 +205,7 @@ impl ScenarioFile {
                     Holding::ALL
                 },
                 helps: None,
+                double_of: None,
                 begins_at: if is_late { time_between(&mut late_dice, section.late_seconds) } else { Duration::ZERO },
                 bootstrap: some_addresses(&mut address_dice, host, count, addresses),
                 step_time: time_between(&mut step_dice, section.step_seconds),
@@ -220,7 +225,7 @@ impl ScenarioFile {
 
 fn is_lossless(scenario: &Scenario) -> bool {
     let NetworkSpec { loss, transfer_failure, dial_failure, breakage, handshake_failure, .. } = &scenario.network;
-    [*loss, *transfer_failure, *dial_failure, *breakage, *handshake_failure, scenario.worker.overload]
-        .iter()
-        .all(|share| *share == 0.0)
+    let network = [*loss, *transfer_failure, *dial_failure, *breakage, *handshake_failure];
+    let hosts = [scenario.worker.overload, scenario.drivers.refusal, scenario.drivers.full_queue];
+    network.iter().chain(&hosts).all(|share| *share == 0.0)
 }

@@ -71,6 +71,27 @@ pub struct SpellSection {
     pub seconds: Drawn<f64>,
 }
 
+/// Trainers that go back to an older model, as with a team whose helper is gone with the newer values.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutdatedSection {
+    /// Share of the nodes that this happens to, once each; 0 to 1.
+    pub share: Drawn<f64>,
+    /// When. Each draws its own.
+    pub at_seconds: Drawn<f64>,
+}
+
+/// Identities that run twice: a node's data directory is copied, and begins on another machine. The younger of both ends when a
+/// member finds that out.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DoublesSection {
+    /// Share of the nodes that this happens to, 0 to 1: of those that are honest and stay from beginning to end, but for the first.
+    pub share: Drawn<f64>,
+    /// When. Each draws its own.
+    pub at_seconds: Drawn<f64>,
+}
+
 /// Connections that break for no reason.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -287,6 +308,18 @@ impl Default for PausesSection {
 impl Default for SpellSection {
     fn default() -> Self {
         SpellSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
+    }
+}
+
+impl Default for OutdatedSection {
+    fn default() -> Self {
+        OutdatedSection { share: Drawn::fixed(0.1), at_seconds: SOME_TIME }
+    }
+}
+
+impl Default for DoublesSection {
+    fn default() -> Self {
+        DoublesSection { share: Drawn::fixed(0.1), at_seconds: SOME_TIME }
     }
 }
 

@@ -12,8 +12,10 @@ use std::time::Duration;
 use super::ScenarioFile;
 use super::dice::Dice;
 use crate::scenario::{HostIndex, Incident, Scenario};
-use departures::{churn, crashes, crowd, finish, leaves};
-use disturbances::{bad_links, breaks, full_disks, hints, lost_addresses, partition, pauses, relays, rests, slowdowns};
+use departures::{churn, crashes, crowd, doubles, finish, leaves};
+use disturbances::{
+    bad_links, breaks, full_disks, hints, lost_addresses, outdated, partition, pauses, relays, rests, slowdowns,
+};
 use holdings::holding_changes;
 
 /// A node that has just begun is left alone for so long: a process takes a moment before anything can happen to it.
@@ -79,7 +81,8 @@ impl Schedule {
 }
 
 impl ScenarioFile {
-    /// Turns every section of faults into incidents. Order matters: joiners come first, so that faults meet them too.
+    /// Turns every section of faults into incidents. Order matters: joiners come first, so that faults meet them too,
+    /// and doubles last, for they are no nodes of their own.
     pub(super) fn schedule(&self, dice: &mut Dice, schedule: &mut Schedule) {
         if let Some(section) = &self.crowd {
             let addresses = dice.count("swarm.addresses", self.swarm.addresses);
@@ -89,6 +92,9 @@ impl ScenarioFile {
         holding_changes(dice.count("swarm.holding_changes", self.swarm.holding_changes), dice, schedule);
         self.schedule_departures(dice, schedule);
         self.schedule_disturbances(dice, schedule);
+        if let Some(section) = &self.doubles {
+            doubles(section, dice, schedule);
+        }
         if self.liars.as_ref().is_some_and(|section| section.gone_in_calm) {
             let liars = (0..schedule.count()).filter(|host| schedule.scenario.nodes[*host].lie.is_some());
             let gone: Vec<Incident> = liars.map(Incident::Crash).collect();
@@ -132,6 +138,9 @@ impl ScenarioFile {
         }
         if let Some(section) = &self.lost_addresses {
             lost_addresses(section, dice, schedule);
+        }
+        if let Some(section) = &self.outdated {
+            outdated(section, dice, schedule);
         }
         if let Some(section) = &self.hints {
             hints(section, dice, schedule);

@@ -182,7 +182,9 @@ impl ScenarioFile {
         share("network.dial_failure", network.dial_failure)?;
         share("network.breakage", network.breakage)?;
         share("network.handshake_failure", network.handshake_failure)?;
-        share("worker.overload", worker.overload)
+        share("worker.overload", worker.overload)?;
+        share("drivers.refusal", self.drivers.refusal)?;
+        share("drivers.full_queue", self.drivers.full_queue)
     }
 
     fn validate_departures(&self) -> Checked {
@@ -243,6 +245,14 @@ impl ScenarioFile {
             share(of_share, spell.share)?;
             within(of_seconds, spell.seconds, 0.0, 1e6)?;
             self.in_time(of_time, spell.at_seconds)?;
+        }
+        if let Some(outdated) = &self.outdated {
+            share("outdated.share", outdated.share)?;
+            self.in_time("outdated.at_seconds", outdated.at_seconds)?;
+        }
+        if let Some(doubles) = &self.doubles {
+            share("doubles.share", doubles.share)?;
+            self.in_time("doubles.at_seconds", doubles.at_seconds)?;
         }
         if let Some(hints) = &self.hints {
             within("hints.per_node_and_minute", hints.per_node_and_minute, 0.0, 600.0)?;

@@ -32,7 +32,8 @@ pub struct NetworkSpec {
     pub handshake_failure: f64,
     /// Share of messages and payloads with which their link breaks.
     pub breakage: f64,
-    /// Shortest and longest time until an end notices that a link is gone.
+    /// Shortest and longest time until an end notices that a link is gone: that the other process has been killed, or has closed it.
+    /// By TCP that takes a packet's way, by QUIC up to 10 s; where the machine is gone with the process, up to 34 s.
     pub detection: (Duration, Duration),
     /// Whether a downlink carries a transfer as soon as it has the time for all of it. Else it carries transfers in the order in
     /// which they were given to their senders' uplinks, and is idle before one that waits there for long.
@@ -91,7 +92,7 @@ impl NetworkSpec {
             dial_failure: 0.2,
             handshake_failure: 0.05,
             breakage: 0.02,
-            detection: (Duration::from_millis(10), Duration::from_secs(5)),
+            detection: (Duration::from_millis(10), Duration::from_secs(34)),
             fills_gaps: false,
         }
     }

@@ -68,6 +68,7 @@ fn told(incident: &Incident) -> (Option<HostIndex>, String) {
         Incident::StopLearning => (None, "! learning ends: calm from here on".to_owned()),
         Incident::StopReporting => (None, "! no exchange begins from here on".to_owned()),
         Incident::Finish { at, steps } => (Some(*at), format!("! finishes the run in {steps:.0} steps")),
+        Incident::Outdated(host) => (Some(*host), "! goes back to the model that it began with".to_owned()),
         Incident::Holds(host, holding) => {
             let held: Vec<String> = holding.fragments(FRAGMENTS_MAX).map(|fragment| fragment.to_string()).collect();
             let what =

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use murmur_protocol::handshake::Refusal;
-use murmur_protocol::{Event, Message, PeerId, TransferId};
+use murmur_protocol::{Address, Event, Message, PeerId, TransferId};
 
 use super::Swarm;
 use crate::happening::{DialArrived, Happening, Life, TransferArrived};
@@ -24,6 +24,7 @@ impl Swarm {
             _ if target == dialer => Some("that is this node"),
             None => Some("connection refused"),
             Some(peer) if expected.is_some_and(|expected| expected != peer) => Some("another identity"),
+            _ if there == self.peer_of(dialer) => Some("that is this node"),
             _ if !self.network.can_reach(dialer, target) => Some("no answer"),
             Some(_) => None,
         };
@@ -39,20 +40,27 @@ impl Swarm {
             self.queue.push(now + back, Happening::Told { host: dialer, life, event: Box::new(event) });
             return;
         }
-        let earlier = self.hosts[target].as_ref().and_then(|host| host.link_to(peer));
+        let dialed = if expected.is_none() { addresses } else { Vec::new() };
+        let earlier = self.newest_link(target, peer, |end| end == dialer);
         if let Some(link) = earlier.filter(|link| self.is_whole(*link)) {
             // Dialed by an address whose owner was unknown, or while the other's dial was under way.
-            self.queue.push(now + back, Happening::LinkOpened { host: dialer, life, link });
+            self.queue.push(now + back, Happening::LinkOpened { host: dialer, life, link, dialed });
             return;
         }
         let peers = [peer, there];
         let link = self.network.connect([dialer, target], peers, now + back);
-        self.queue.push(now + back, Happening::LinkOpened { host: dialer, life, link });
+        self.queue.push(now + back, Happening::LinkOpened { host: dialer, life, link, dialed });
         self.open(target, link);
     }
 
-    pub(super) fn on_link_opened(&mut self, index: HostIndex, life: Life, link: LinkId) {
-        if self.living(index, life).is_some() {
+    /// `dialed`: the addresses, where it was not known who is there.
+    pub(super) fn on_link_opened(&mut self, index: HostIndex, life: Life, link: LinkId, dialed: Vec<Address>) {
+        let peer = self.network.link(link).map(|link| link.other_peer(index));
+        if let Some(host) = self.living(index, life) {
+            if let Some(peer) = peer.filter(|peer| !dialed.is_empty() && host.link_to(*peer).is_some()) {
+                let reason = "already connected to the peer there".to_owned();
+                self.tell(index, Event::DialFailed { peer: Some(peer), addresses: dialed, reason });
+            }
             self.open(index, link);
         } else {
             self.break_link(link);
@@ -68,12 +76,18 @@ impl Swarm {
         };
         let (other, peer, is_broken) = (known.other_end(index), known.other_peer(index), known.broken);
         let Some(host) = self.hosts[index].as_mut() else { return };
+        let is_first = host.link_to(peer).is_none();
         host.links.insert((peer, link));
-        self.tell(index, Event::PeerConnected { peer, addresses: vec![address_of(other)] });
-        if self.network.is_direct(index, other) {
-            self.tell_range(index, other, peer);
+        // As with the daemon's network, a node hears nothing of further connections to a peer.
+        if is_first {
+            self.tell(index, Event::PeerConnected { peer, addresses: vec![address_of(other)] });
+            if self.network.is_direct(index, other) {
+                self.tell_range(index, other, peer);
+            } else {
+                self.tell(index, Event::PathChanged { peer, is_direct: false });
+            }
         } else {
-            self.tell(index, Event::PathChanged { peer, is_direct: false });
+            self.compare_lives(index, peer, link);
         }
         if is_broken {
             self.lose_soon(index, link);
@@ -101,11 +115,22 @@ impl Swarm {
         }
     }
 
-    /// Gives up a link that is still dead in one direction.
+    /// From now on an end of this link does not hear the other: they part, unless that is over in time.
+    pub(super) fn starve(&mut self, link: LinkId) {
+        let until = self.queue.now() + self.network.patience();
+        self.queue.push(until, Happening::LinkStarved { link });
+    }
+
+    /// Gives up a link on which nothing was heard for long, where that is so still. One that stands still finds it dead when it
+    /// goes on.
     pub(super) fn on_link_starved(&mut self, link: LinkId) {
-        let ends = self.network.link(link).map(|link| link.ends());
-        if ends.is_some_and(|[one, other]| !self.network.can_reach(one, other)) {
-            self.break_link(link);
+        let now = self.queue.now();
+        let Some(ends) = self.network.link(link).map(|link| link.ends()) else { return };
+        let stands_still = |end: HostIndex| self.paused_until[end] > now;
+        if (ends.into_iter().any(stands_still) || !self.network.can_reach(ends[0], ends[1]))
+            && self.network.break_link(link).is_some()
+        {
+            ends.into_iter().for_each(|end| self.lose_after(Duration::ZERO, end, link));
         }
     }
 
@@ -156,6 +181,24 @@ impl Swarm {
         self.tell(index, if finished { Event::TransferFinished { transfer } } else { failed() });
     }
 
+    /// The host at the other end of the link that messages to a peer take.
+    pub(super) fn host_behind(&self, index: HostIndex, peer: PeerId) -> Option<HostIndex> {
+        let link = self.hosts[index].as_ref().and_then(|host| host.link_to(peer));
+        let known = link.and_then(|link| self.network.link(link));
+        known.map(|link| link.other_end(index)).or_else(|| self.host_of(peer))
+    }
+
+    /// The newest link of a host to a peer that leads to such a host.
+    pub(super) fn newest_link(
+        &self,
+        index: HostIndex,
+        peer: PeerId,
+        is_meant: impl Fn(HostIndex) -> bool,
+    ) -> Option<LinkId> {
+        let links = self.hosts[index].as_ref()?.links_to(peer).rev();
+        links.into_iter().find(|link| self.network.link(*link).is_some_and(|link| is_meant(link.other_end(index))))
+    }
+
     /// The present identity at an address.
     pub(super) fn peer_of(&self, host: HostIndex) -> Option<PeerId> {
         self.hosts[host].as_ref().filter(|host| !host.has_stopped).map(|host| host.peer)
@@ -174,7 +217,11 @@ impl Swarm {
     }
 
     fn lose_soon(&mut self, index: HostIndex, link: LinkId) {
-        let after: Duration = self.network.detection();
+        let after = self.network.detection();
+        self.lose_after(after, index, link);
+    }
+
+    fn lose_after(&mut self, after: Duration, index: HostIndex, link: LinkId) {
         let opens_at = self.network.link(link).map(|link| link.opens_at(index)).unwrap_or_default();
         let Some(life) = self.hosts[index].as_ref().map(|host| host.life) else {
             return self.network.close_end(link, index);

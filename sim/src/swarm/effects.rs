@@ -16,7 +16,7 @@ use crate::checks::{self, Answer};
 use crate::happening::{DialArrived, Happening, TransferArrived};
 use crate::host::{Landing, Merging, host_at};
 use crate::liar::Old;
-use crate::network::{LinkId, TransferFate};
+use crate::network::TransferFate;
 use crate::record::{Accusation, MergeRecord, Side};
 use crate::scenario::HostIndex;
 use crate::trainer::Order;
@@ -70,8 +70,7 @@ impl Swarm {
             NetworkOrder::Dial { peer, addresses } => self.dial(index, peer, addresses),
             NetworkOrder::Disconnect { peer } => {
                 let host = self.hosts[index].as_ref().expect("an order comes from a running node");
-                let links = host.links.range((peer, LinkId::MIN)..=(peer, LinkId::MAX)).map(|(_, link)| *link);
-                links.collect::<Vec<_>>().into_iter().for_each(|link| self.break_link(link));
+                host.links_to(peer).collect::<Vec<_>>().into_iter().for_each(|link| self.break_link(link));
             }
             NetworkOrder::Send { peer, message } => self.send(index, peer, message),
             NetworkOrder::StartTransfer { transfer, peer, header, payload } => {
@@ -231,7 +230,8 @@ impl Swarm {
             self.reply(index, Duration::ZERO, Event::DialFailed { peer: expected, addresses, reason });
             return;
         };
-        if !self.network.can_reach(index, target) || self.network.dial_fails() {
+        let stands_still = self.paused_until[target] > self.queue.now() + UNREACHABLE_AFTER;
+        if stands_still || !self.network.can_reach(index, target) || self.network.dial_fails() {
             let reason = "no answer".to_owned();
             self.reply(index, UNREACHABLE_AFTER, Event::DialFailed { peer: expected, addresses, reason });
             return;
@@ -244,7 +244,7 @@ impl Swarm {
 
     fn send(&mut self, index: HostIndex, peer: PeerId, message: Message) {
         let partner = match &message {
-            Message::Propose(_) | Message::Accept(_) => self.host_of(peer),
+            Message::Propose(_) | Message::Accept(_) => self.host_behind(index, peer),
             _ => None,
         };
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
@@ -318,15 +318,18 @@ impl Swarm {
             }
         }
         let to = host.link_to(peer).and_then(|link| self.network.link(link)).map(|link| link.other_end(index));
-        let is_possible = to.is_some_and(|to| self.network.is_direct(index, to));
-        if !is_possible {
-            let reason = "no direct connection".to_owned();
-            self.reply(index, Duration::ZERO, Event::TransferFailed { transfer, reason });
+        let reason = if !to.is_some_and(|to| self.network.is_direct(index, to)) {
+            Some("no direct connection")
+        } else {
+            self.draw_refusal(self.scenario.drivers.full_queue).map(|_| "the network's queue is full")
+        };
+        if let Some(reason) = reason {
+            self.reply(index, Duration::ZERO, Event::TransferFailed { transfer, reason: reason.to_owned() });
             return;
         }
         let peaks = &mut self.history.peaks;
         peaks.payload_bytes = peaks.payload_bytes.max(payload.len());
-        let (header, payload, old) = match host.liar.as_mut() {
+        let (header, payload, old) = match self.hosts[index].as_mut().and_then(|host| host.liar.as_mut()) {
             None => (header, payload, None),
             Some(liar) => {
                 let (header, payload) = liar.sends(header, payload);
@@ -403,7 +406,10 @@ impl Swarm {
             Notice::PeerMisbehaved { peer, misbehaviour } => {
                 let of = self.host_of(*peer);
                 let is_honest = |host: HostIndex| self.scenario.nodes[host].lie.is_none();
-                let is_among_honest = is_honest(index) && of.is_none_or(is_honest);
+                // Of two nodes that are one to others, neither is to blame for what both said, nor who answers one at the other.
+                let is_double = self.hosts[index].as_ref().is_some_and(|host| self.is_doubled(host.peer));
+                let is_among_honest =
+                    is_honest(index) && of.is_none_or(is_honest) && !is_double && !self.is_doubled(*peer);
                 let misbehaviour = misbehaviour.clone();
                 self.history.accuse(Accusation { at, by: index, of, is_among_honest, misbehaviour });
                 return;

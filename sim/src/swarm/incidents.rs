@@ -3,8 +3,6 @@
 use murmur_protocol::{Ending, Event};
 
 use super::Swarm;
-use crate::happening::Happening;
-use crate::network::KEEP_ALIVE;
 use crate::record::OrderedEnd;
 use crate::scenario::{Disk, HostIndex, Incident};
 
@@ -49,6 +47,7 @@ impl Swarm {
                     host.tally.counts_rounds = false;
                 }
             }
+            Incident::Outdated(host) => self.go_back(host),
             Incident::Holds(host, holding) => self.hold(host, holding),
             Incident::Finish { at, steps } => self.finish(at, steps),
             Incident::Tell(host, event) => self.tell(host, *event),
@@ -84,21 +83,19 @@ impl Swarm {
         self.tell(index, Event::FinishOrdered { order });
     }
 
-    /// Checkpoints are made only for restarts that read them.
+    /// Checkpoints are made only for those who read them: restarts, and copies.
     pub(super) fn mark_disks_that_are_read(&mut self) {
         let readers = self.scenario.incidents.iter().filter_map(|(_, incident)| match incident {
             Incident::Restart { host, disk: Disk::Kept, .. } => Some(*host),
             _ => None,
         });
-        let readers: Vec<HostIndex> = readers.collect();
+        let copied = self.scenario.nodes.iter().filter_map(|plan| plan.double_of);
+        let readers: Vec<HostIndex> = readers.chain(copied).collect();
         readers.into_iter().for_each(|host| self.disks[host].is_read = true);
     }
 
-    /// Breaks links that are cut both ways; those cut one way break when nothing was heard for too long.
+    /// What is cut lasts until nothing was heard for too long.
     fn cut_links(&mut self) {
-        let (cut, starving) = self.network.cut();
-        cut.into_iter().for_each(|link| self.break_link(link));
-        let until = self.queue.now() + KEEP_ALIVE;
-        starving.into_iter().for_each(|link| self.queue.push(until, Happening::LinkStarved { link }));
+        self.network.cut().into_iter().for_each(|link| self.starve(link));
     }
 }

@@ -10,6 +10,7 @@ use super::{Core, Swarm};
 use crate::happening::{Happening, Life};
 use crate::host::{Clock, Host, address_of, identity};
 use crate::liar::Liar;
+use crate::network::LinkId;
 use crate::scenario::{Disk, HostIndex};
 use crate::trainer::Trainer;
 
@@ -19,12 +20,14 @@ impl Swarm {
         let life = self.next_life;
         self.next_life += 1;
         let plan = self.scenario.nodes[index].clone();
-        let peer = identity(self.seed, index, self.strangers[index]);
-        self.identities.insert(peer, index);
+        // Whose data directory it is.
+        let owner = plan.double_of.unwrap_or(index);
+        let peer = identity(self.seed, owner, self.strangers[owner]);
+        self.identities.entry(peer).or_insert(index);
         self.ended_at.remove(&peer);
         // Another seed in each life, as a daemon has.
         let life_seed: u64 = stream(self.seed, "simulated life", &[&life.to_le_bytes()]).random();
-        let (start, saved) = match self.disks[index].saved.clone() {
+        let (start, saved) = match self.disks[owner].saved.clone() {
             Some(saved) => (Start::WithModel, Some(saved)),
             None => (start, None),
         };
@@ -47,7 +50,7 @@ impl Swarm {
             gossip: self.scenario.gossip.clone(),
             synchronous: self.scenario.synchronous.clone(),
             weighs_members: false,
-            end: RunEnd { order: self.disks[index].finish.clone(), ..self.founder.end() },
+            end: RunEnd { order: self.disks[owner].finish.clone(), ..self.founder.end() },
             holding: if knows_holding { plan.holding } else { Holding::ALL },
             start,
             training: trainer.report(),
@@ -85,7 +88,9 @@ impl Swarm {
         self.catch_up(index);
         let Some(mut dead) = self.hosts[index].take() else { return };
         self.history.deaths += 1;
-        self.ended_at.insert(dead.peer, now);
+        if !self.lives(dead.peer) {
+            self.ended_at.insert(dead.peer, now);
+        }
         // The step that it was about to end counts for nothing.
         dead.end_training(now);
         dead.measure_node(&mut self.history.peaks);
@@ -104,6 +109,8 @@ impl Swarm {
         let until = self.paused_until[index].max(now + duration);
         host.step_clock.pause(now, until);
         self.paused_until[index] = until;
+        let links: Vec<LinkId> = host.links.iter().map(|(_, link)| *link).collect();
+        links.into_iter().for_each(|link| self.starve(link));
         self.schedule_trainer(index);
     }
 
@@ -143,6 +150,16 @@ impl Swarm {
             host.trainer.hold(held);
         }
         self.tell(index, Event::HoldingChanged { holding });
+    }
+
+    /// The trainer has an older copy of what it holds, and tells.
+    pub(super) fn go_back(&mut self, index: HostIndex) {
+        self.catch_up(index);
+        let Some(host) = self.hosts[index].as_mut().filter(|host| host.trainer.has_model && !host.has_stopped) else {
+            return;
+        };
+        host.trainer.go_back();
+        self.tell(index, Event::ModelOutdated);
     }
 
     /// Writes what the next life resumes from. On a full disk the last checkpoint stays.

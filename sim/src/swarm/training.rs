@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use murmur_protocol::random::RngExt;
 use murmur_protocol::{Correction, Event, Part, RequestId, Vector};
 
 use super::Swarm;
@@ -118,14 +119,35 @@ impl Swarm {
         }
     }
 
-    /// Takes an order for the next boundary.
+    /// Takes an order for the next boundary, unless the trainer's queue is full.
     pub(super) fn order(&mut self, index: HostIndex, order: Order) {
         self.catch_up(index);
+        let refusal = self.scenario.drivers.refusal;
+        let drawn = self.draw_refusal(refusal);
+        let order = match (drawn, order.request()) {
+            (Some(drawn), Some(request)) => {
+                if let Some(host) = self.hosts[index].as_mut() {
+                    host.forget_landing(&order);
+                }
+                if drawn < refusal / 2.0 {
+                    return self.reply(index, Duration::ZERO, Event::RequestFailed { request });
+                }
+                Order::Refused(request)
+            }
+            _ => order,
+        };
         if let Some(host) = self.hosts[index].as_mut() {
             host.orders.push(order);
             self.schedule_trainer(index);
             self.set_idle_boundary(index);
         }
+    }
+
+    /// Draws whether a driver refuses something with this chance: then a number below it. Nothing is drawn where nothing is to be
+    /// decided.
+    pub(super) fn draw_refusal(&mut self, chance: f64) -> Option<f64> {
+        let drawn = (self.is_learning && chance > 0.0).then(|| self.driver_dice.random::<f64>());
+        drawn.filter(|drawn| *drawn < chance)
     }
 
     /// Makes sure that an order to a trainer that stands still finds a boundary.
@@ -234,6 +256,13 @@ impl Host {
             orders.push(Order::Correction { request: SILENT, part, correction, progress_shift: 0.0, merge: None });
         }
         orders
+    }
+
+    /// An order will not be carried out: where it is a correction, that does not land.
+    fn forget_landing(&mut self, order: &Order) {
+        if let Order::Correction { merge: Some(merge), .. } = order {
+            self.landing.remove(merge);
+        }
     }
 
     /// Remembers a correction until it lands; its number goes with the order.

@@ -148,7 +148,7 @@ pub(super) fn agreement(text: &mut String, history: &History, names: &Names) {
     let (unit, scale) = time_unit(end - begin);
     let curves = curves(history, names, values, &move |place| (place.time - begin) / scale);
     let chart = Chart {
-        title: "Disagreement over own progress".to_owned(),
+        title: "Disagreement ratio".to_owned(),
         x_label: format!("{unit} since the beginning"),
         y_label: "ratio".to_owned(),
         curves,

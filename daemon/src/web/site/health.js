@@ -48,7 +48,7 @@ function sentence(text) {
   return text ? text[0].toUpperCase() + text.slice(1) : "";
 }
 
-/** The healthy range of the disagreement's ratio, in words. */
+/** The healthy range of the disagreement ratio, in words. */
 export const healthy = (band) => `${band.low} to ${band.high}`;
 
 export function ratio(value, band) {
@@ -61,7 +61,7 @@ export function ratio(value, band) {
 }
 
 /** Share of the time that goes by between two steps. */
-export function gossip(share) {
+export function boundaries(share) {
   if (share < 0.05) return good("of the time is spent between steps; below 5 % is good");
   if (share < 0.15) return fair("of the time is spent between steps; below 5 % is good");
   return bad("of the time is spent between steps: exchanges hold training up; below 5 % is good");

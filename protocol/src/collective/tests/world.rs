@@ -145,8 +145,8 @@ impl World {
     }
 
     pub(super) fn connect(&mut self, one: Place, other: Place) {
-        self.owners[usize::from(one)].collective.peer_connected(id(other));
-        self.owners[usize::from(other)].collective.peer_connected(id(one));
+        self.owners[usize::from(one)].collective.peers_connected([id(other)]);
+        self.owners[usize::from(other)].collective.peers_connected([id(one)]);
         self.drain(one);
         self.drain(other);
     }

@@ -1,13 +1,15 @@
 //! Nodes that come and go: crowds, crashes, leavers, churn; and runs that end.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use murmur_protocol::Start;
 use murmur_protocol::random::RngExt;
 
 use super::Schedule;
 use crate::file::dice::{Dice, share_of, some_addresses, take, time_between};
-use crate::file::{ChurnSection, CrashesSection, CrowdSection, FinishSection, LeavesSection};
-use crate::scenario::{Disk, Incident, NodePlan};
+use crate::file::{ChurnSection, CrashesSection, CrowdSection, DoublesSection, FinishSection, LeavesSection};
+use crate::scenario::{Disk, HostIndex, Incident, NodePlan};
 
 pub(super) fn crowd(section: &CrowdSection, addresses: usize, dice: &mut Dice, schedule: &mut Schedule) {
     let before = schedule.count();
@@ -86,6 +88,35 @@ pub(super) fn churn(section: &ChurnSection, dice: &mut Dice, schedule: &mut Sche
             schedule.add(time, Incident::Restart { host, same_identity: false, disk: Disk::Lost });
         }
         time += period;
+    }
+}
+
+pub(super) fn doubles(section: &DoublesSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let count = share_of(schedule.count(), dice.amount("doubles.share", section.share));
+    let mut random = dice.stream("doubles");
+    let incidents = schedule.scenario.incidents.iter();
+    let moved: BTreeSet<HostIndex> = incidents.filter_map(|(_, incident)| comes_or_goes(incident)).collect();
+    let stay = schedule.present().into_iter().filter(|host| *host != 0 && !moved.contains(host)).collect();
+    for host in take(&mut random, stay, count) {
+        let begins_at = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
+        if begins_at >= schedule.faults_end {
+            continue;
+        }
+        schedule.is_gentle = false;
+        let double = schedule.count();
+        let original = schedule.scenario.nodes[host].clone();
+        schedule.scenario.nodes.push(NodePlan { start: Start::FromPeer, double_of: Some(host), begins_at, ..original });
+        schedule.marked.push(true);
+        schedule.gone.push(true);
+        schedule.add_or_at_end(schedule.faults_end, Incident::Crash(double));
+    }
+}
+
+/// Whose process this begins or ends.
+fn comes_or_goes(incident: &Incident) -> Option<HostIndex> {
+    match incident {
+        Incident::Crash(host) | Incident::Leave(host) | Incident::Restart { host, .. } => Some(*host),
+        _ => None,
     }
 }
 

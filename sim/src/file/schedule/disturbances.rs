@@ -9,7 +9,8 @@ use murmur_protocol::random::RngExt;
 use super::Schedule;
 use crate::file::dice::{Dice, between, share_of, take, time_between};
 use crate::file::{
-    BadLinksSection, BreaksSection, HintsSection, PartitionSection, PausesSection, SlowdownsSection, SpellSection,
+    BadLinksSection, BreaksSection, HintsSection, OutdatedSection, PartitionSection, PausesSection, SlowdownsSection,
+    SpellSection,
 };
 use crate::host::{address_of, identity};
 use crate::network::LinkSpec;
@@ -41,6 +42,17 @@ pub(super) fn full_disks(section: &SpellSection, dice: &mut Dice, schedule: &mut
     spell(section, ["full_disks.share", "full disks"], dice, schedule, |host| {
         [Incident::DiskFull(host), Incident::DiskFreed(host)]
     });
+}
+
+pub(super) fn outdated(section: &OutdatedSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let count = share_of(schedule.count(), dice.amount("outdated.share", section.share));
+    let mut random = dice.stream("outdated");
+    for host in take(&mut random, (0..schedule.count()).collect(), count) {
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
+        // An exchange that is under way is not merged.
+        schedule.is_gentle = false;
+        schedule.add(time, Incident::Outdated(host));
+    }
 }
 
 pub(super) fn rests(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {

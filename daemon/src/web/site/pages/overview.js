@@ -38,13 +38,13 @@ export default {
     score.node.hidden = scoreChart.node.hidden = true;
     const [members, done] = [figure("Members"), figure("Exchanges")];
     const list = el("ul", { class: "brief" });
-    const [ratio, last] = [figure("Disagreement"), figure("Last exchange")];
+    const [ratio, last] = [figure("Disagreement ratio"), figure("Last exchange")];
     const ratioChart = new Chart({
-      title: "Disagreement over what a node learns between two exchanges",
-      curves: [{ metric: "ratio", name: "disagreement" }],
+      title: "Disagreement ratio: over what a node learns between two exchanges",
+      curves: [{ metric: "ratio", name: "ratio" }],
       written: (value) => fixed(value, 2),
     });
-    const [gossip, today, machine, memory] = [figure("Gossip"), figure("Traffic today"), figure("Processors"), figure("Memory")];
+    const [boundaries, today, machine, memory] = [figure("Boundaries"), figure("Traffic today"), figure("Processors"), figure("Memory")];
     const trafficChart = new Chart({
       title: "Traffic, bytes a second",
       curves: [{ metric: "sent_per_second", name: "sent" }, { metric: "received_per_second", name: "received" }],
@@ -60,7 +60,7 @@ export default {
       section("Is it training?", figures(loss, score, speed, steps), lossChart.node, scoreChart.node),
       section("With whom?", figures(members, done), list),
       section("Do they agree?", figures(ratio, last), ratioChart.node),
-      section("What does it cost?", figures(gossip, today, machine, memory), trafficChart.node),
+      section("What does it cost?", figures(boundaries, today, machine, memory), trafficChart.node),
       section("What has happened?", happened,
         el("p", { class: "quiet" }, `Times are those of this browser's clock (${zone()}). `, el("a", { href: "#events" }, "All events"))),
     ];
@@ -102,8 +102,8 @@ export default {
         last.show(ago(age), health.exchangeAge(age));
       }
       const held = `${(100 * sample.boundary_share).toFixed(1)} %`;
-      if (isTogether) gossip.show(held, { words: "of the time is spent between steps: each waits for all" }, "Waiting");
-      else gossip.show(held, health.gossip(sample.boundary_share));
+      if (isTogether) boundaries.show(held, { words: "of the time is spent between steps: each waits for all" }, "Waiting");
+      else boundaries.show(held, health.boundaries(sample.boundary_share));
       today.show(bytes(sample.today), health.today(sample.today));
       machine.show(fixed(picture.rates.processors, 1), health.processors(picture.rates.processors));
       memory.show(bytes(sample.memory), health.memory(sample));

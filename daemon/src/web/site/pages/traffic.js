@@ -17,7 +17,7 @@ export default {
   lead: "Bytes over the wire. The curves count everything; the table counts models and exchanges, member by member.",
   metrics: ["sent_per_second", "received_per_second"],
   build() {
-    const [sent, received, today, gossip] = [figure("Sent now"), figure("Received now"), figure("Today"), figure("Gossip")];
+    const [sent, received, today, boundaries] = [figure("Sent now"), figure("Received now"), figure("Today"), figure("Boundaries")];
     const chart = new Chart({
       title: "Bytes a second",
       curves: [{ metric: "sent_per_second", name: "sent" }, { metric: "received_per_second", name: "received" }],
@@ -56,9 +56,9 @@ export default {
       sent.show(rate(now.sent_per_second), { words: `${bytes(sample.sent)} since the start; short bursts at each exchange are healthy` });
       received.show(rate(now.received_per_second), { words: `${bytes(sample.received)} since the start; as much as is sent is healthy` });
       today.show(bytes(sample.today), health.today(sample.today));
-      gossip.show(`${(100 * sample.boundary_share).toFixed(1)} %`, health.gossip(sample.boundary_share));
+      boundaries.show(`${(100 * sample.boundary_share).toFixed(1)} %`, health.boundaries(sample.boundary_share));
     }
-    const nodes = [figures(sent, received, today, gossip), chart.node, section("With each member", sum, table.node)];
+    const nodes = [figures(sent, received, today, boundaries), chart.node, section("With each member", sum, table.node)];
     return { nodes, update, close: () => { isOver = true; clearTimeout(timer); chart.close(); } };
   },
 };

@@ -1,0 +1,155 @@
+//! What drivers tell a core now and then: refusals, doubles, silence, sleep. That the simulator does it as daemons do, and what the
+//! core makes of it.
+
+use std::time::Duration;
+
+use murmur_protocol::{ExchangeFailure, Notice};
+use murmur_sim::checks::safety;
+use murmur_sim::{DriverSpec, HostIndex, Incident, NodePlan, Record, Scenario, Swarm};
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// What a host has to say from `since` on.
+fn notices(record: &Record, host: HostIndex, since: Duration) -> impl Iterator<Item = &Notice> {
+    let later = record.notices.iter().filter(move |(at, by, _)| *by == host && at.since_start() >= since);
+    later.map(|(.., notice)| notice)
+}
+
+fn connected(swarm: &Swarm, host: HostIndex) -> Vec<HostIndex> {
+    let status = swarm.status(host).expect("it runs");
+    status.connected.into_iter().filter_map(|peer| swarm.host_of(peer)).collect()
+}
+
+fn assert_safe(swarm: &mut Swarm, parameters: usize) {
+    let found = safety(&swarm.record(), parameters);
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn refused_orders_of_trainers_and_networks_cost_single_exchanges() {
+    for (drivers, reason) in [
+        (DriverSpec { refusal: 0.1, full_queue: 0.0 }, ExchangeFailure::Overloaded),
+        (DriverSpec { refusal: 0.0, full_queue: 0.3 }, ExchangeFailure::DeadlinePassed),
+    ] {
+        let scenario = Scenario { drivers, ..Scenario::calm(6) };
+        let parameters = scenario.parameters;
+        let mut swarm = Swarm::new(scenario.then_calm(seconds(120), seconds(240)), 1);
+        swarm.run_until(seconds(120));
+        let failed = |swarm: &Swarm| -> u64 {
+            let statuses = (0..6).map(|host| swarm.status(host).expect("it runs").exchanges);
+            statuses.map(|exchanges| exchanges.failed.get(&reason).copied().unwrap_or_default()).sum()
+        };
+        let before = failed(&swarm);
+        assert!(before > 0, "{reason:?}");
+        let completed = swarm.sample().exchanges_completed;
+        assert!(completed > 5 * before, "{reason:?}: {before} beside {completed}");
+        swarm.run_until(seconds(240));
+        assert_safe(&mut swarm, parameters);
+        assert!(swarm.sample().worst_disagreement < 0.01, "{}", swarm.sample().worst_disagreement);
+    }
+}
+
+#[test]
+fn a_trainer_that_went_back_to_an_older_model_copies_a_newer_one() {
+    let since = seconds(60);
+    let scenario = Scenario::calm(6).at(since, Incident::Outdated(3));
+    let parameters = scenario.parameters;
+    let mut swarm = Swarm::new(scenario, 1);
+    swarm.run_until(since + seconds(30));
+    let record = swarm.record();
+    let is_copy = |notice: &Notice| matches!(notice, Notice::StateReceived { .. });
+    assert!(notices(&record, 3, since).any(is_copy), "it has copied a model");
+    assert!(!notices(&record, 2, since).any(is_copy), "nobody else has");
+    assert_safe(&mut swarm, parameters);
+}
+
+/// A daemon hears nothing of a cut; it pings.
+#[test]
+fn a_cut_is_noticed_when_pings_have_stayed_without_answer_and_a_short_one_is_not() {
+    let cut_at = seconds(60);
+    let halves = |swarm: &Swarm| connected(swarm, 0).into_iter().any(|host| host >= 3);
+    for (length, is_noticed) in [(seconds(4), false), (seconds(100), true)] {
+        let scenario = Scenario::calm(6).at(cut_at, Incident::Split(vec![3, 4, 5])).at(cut_at + length, Incident::Heal);
+        let mut swarm = Swarm::new(scenario, 1);
+        swarm.run_until(cut_at + seconds(4));
+        assert!(halves(&swarm), "nobody can know yet");
+        swarm.run_until(cut_at + seconds(36));
+        assert_eq!(halves(&swarm), !is_noticed, "{length:?}");
+        let record = swarm.record();
+        let lost = notices(&record, 0, cut_at).filter(|notice| matches!(notice, Notice::PeerLeft { .. })).count();
+        assert_eq!(lost > 0, is_noticed, "{length:?}");
+    }
+}
+
+#[test]
+fn a_sleeper_is_given_up_by_all_and_finds_them_again_when_it_wakes() {
+    let (sleeps_at, slept) = (seconds(60), seconds(120));
+    let scenario = Scenario::calm(6).at(sleeps_at, Incident::Pause(3, slept));
+    let parameters = scenario.parameters;
+    let mut swarm = Swarm::new(scenario, 1);
+    let with_sleeper = |swarm: &Swarm| (0..6).filter(|host| connected(swarm, *host).contains(&3)).count();
+    swarm.run_until(sleeps_at + seconds(4));
+    assert!(with_sleeper(&swarm) > 1, "nobody can know yet");
+    swarm.run_until(sleeps_at + seconds(40));
+    assert_eq!(with_sleeper(&swarm), 0, "its peers have given it up");
+    assert!(!connected(&swarm, 3).is_empty(), "it knows of nothing");
+    swarm.run_until(sleeps_at + slept + seconds(60));
+    let record = swarm.record();
+    let lost =
+        notices(&record, 3, sleeps_at + slept).filter(|notice| matches!(notice, Notice::PeerLeft { .. })).count();
+    assert!(lost > 0, "all connections were dead when it woke");
+    assert!(with_sleeper(&swarm) > 1 && !connected(&swarm, 3).is_empty(), "they have met again");
+    assert_safe(&mut swarm, parameters);
+}
+
+/// As the contract of the daemon's network has it: `PeerConnected` first, `PeerDisconnected` last, nothing of what is between.
+#[test]
+fn a_node_hears_once_that_a_peer_is_connected_however_many_connections_there_are() {
+    let mut scenario = Scenario::calm(2);
+    // Both dial an address behind which they know nobody, at the same moment.
+    scenario.nodes[0].bootstrap = vec![1];
+    let mut twice = 0;
+    for seed in 0..20 {
+        let mut swarm = Swarm::new(scenario.clone(), seed);
+        swarm.keep_lines(10_000);
+        swarm.run_until(seconds(20));
+        for host in [0, 1] {
+            let told = |what: &str| {
+                let begins = format!(" {host} < {what}");
+                swarm.last_lines().filter(|line| line.contains(&begins)).count()
+            };
+            assert_eq!((told("PeerConnected"), told("PeerDisconnected")), (1, 0), "seed {seed}, host {host}");
+            twice += told("DialFailed");
+        }
+    }
+    assert!(twice > 0, "somebody dialed who was connected already");
+}
+
+/// A data directory was copied, and the copy takes part while its original is cut off. It numbers its exchanges from its later
+/// beginning on, so that what the elder proposes then is over for those who met the copy: it leaves numbers out until they are new
+/// again.
+#[test]
+fn the_younger_of_two_nodes_with_one_identity_ends_and_the_elder_goes_on() {
+    let (cut_at, begins_at, healed_at) = (seconds(60), seconds(110), seconds(170));
+    for seed in 0..5 {
+        let mut scenario = Scenario::calm(6).at(cut_at, Incident::Split(vec![3])).at(healed_at, Incident::Heal);
+        let parameters = scenario.parameters;
+        let double = scenario.nodes.len();
+        let plan = NodePlan { double_of: Some(3), ..NodePlan::joiner(begins_at, vec![0]) };
+        scenario.nodes.push(plan);
+        let mut swarm = Swarm::new(scenario, seed);
+        swarm.run_until(healed_at);
+        assert!(swarm.is_running(double) && !swarm.kinds_of_events().contains("IdentityDoubled"), "seed {seed}");
+        let begun = |swarm: &Swarm, host| swarm.status(host).map(|status| status.exchanges.completed_as_starter);
+        let before = begun(&swarm, 3).expect("it runs");
+        assert!(begun(&swarm, double) > Some(10), "seed {seed}");
+        swarm.run_until(healed_at + seconds(60));
+        assert!(swarm.kinds_of_events().contains("IdentityDoubled"), "seed {seed}");
+        assert!(!swarm.is_running(double) && swarm.is_running(3), "seed {seed}");
+        let after = begun(&swarm, 3).expect("it runs");
+        assert!(after >= before + 20, "seed {seed}: from {before} to {after} exchanges of its own in a minute");
+        assert_safe(&mut swarm, parameters);
+    }
+}
