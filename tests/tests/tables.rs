@@ -80,7 +80,7 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
     let report = first.report.expect("it left in order");
     assert_eq!(report.prediction, "row");
     let scores = report.scores.expect("rows are scored");
-    assert!(scores.rows == 40 && scores.accuracy > Some(0.8) && scores.roc_auc.is_some(), "{scores}");
+    assert!((20..60).contains(&scores.rows) && scores.accuracy > Some(0.8) && scores.roc_auc.is_some(), "{scores}");
     // Half of each kind, and the target in one of the two files alone.
     for place in [&directory, &second_directory] {
         let new = [text(&north), text(&south)];
