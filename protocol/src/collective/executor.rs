@@ -156,16 +156,15 @@ impl Collective {
         collective
     }
 
-    /// These are in reach from now on and may take part. Who stands still says so to all: its word tells whom it reaches, and who is
-    /// not in it is taken into no group.
+    /// These are in reach from now on and may take part. What is said to each tells that all are: whoever is missing there is taken
+    /// into no group with it.
     pub fn peers_connected(&mut self, peers: impl IntoIterator<Item = PeerId>) {
-        let new: Vec<PeerId> = peers.into_iter().filter(|peer| self.everybody.insert(*peer)).collect();
-        if self.is_stalled() && !new.is_empty() {
-            let word = self.own_word();
-            self.say_to_all(&self.everybody.clone(), &word);
-        }
-        for peer in new {
-            if !self.is_stalled() && !self.members.contains(peer) {
+        let there: Vec<PeerId> = peers.into_iter().filter(|peer| self.everybody.insert(*peer)).collect();
+        for peer in there {
+            if self.is_stalled() {
+                let word = self.own_word();
+                self.order(Order::Say { to: peer, word });
+            } else if !self.members.contains(peer) {
                 self.say_running(peer);
             }
             self.say_ended(peer);
