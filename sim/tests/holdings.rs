@@ -114,7 +114,7 @@ fn members_that_hold_little_exchange_it_more_often_where_many_refuse_and_bias_no
         let accepted = statuses.iter().map(|it| it.completed_as_starter).sum::<u64>() as f64;
         let (refusals, often, apart) =
             (refused / (refused + accepted), often[1] / often[0], (apart[1] / apart[0]).sqrt());
-        assert!((0.05..0.3).contains(&refusals), "{kind:?}: {refusals}");
+        assert!((0.05..0.5).contains(&refusals), "{kind:?}: {refusals}");
         assert!((1.0..1.8).contains(&often), "{kind:?}: {often}");
         assert!((0.8..1.2).contains(&apart), "{kind:?}: {apart}");
     }
