@@ -281,7 +281,7 @@ fn init_writes_files_that_start_reads_and_never_overwrites_them() {
     assert!(output.status.success());
     let run_file = std::fs::read_to_string(folder.path().join("run.toml")).expect("written");
     let manifest = murmur_protocol::RunManifest::from_text(&run_file).expect("valid");
-    assert_eq!(manifest, murmur_protocol::RunManifest::default());
+    assert_eq!(manifest, murmur_protocol::RunManifest::built_in());
     let (code, message) = failure(folder.path(), &["init", path]);
     assert_eq!((code, message.as_str()), (5, "error: …/run.toml exists\nhint: --force overwrites it\n"));
 }
