@@ -102,6 +102,11 @@ impl RunManifest {
         RunManifest { optimizer: OptimizerSpec::muon(), ..RunManifest::default() }
     }
 
+    /// Members that step together have one batch: there is nothing to match.
+    pub fn drop_needless_matching(&mut self) {
+        self.optimizer.match_batch &= !self.synchronous.is_on();
+    }
+
     /// Checks every range.
     ///
     /// # Errors

@@ -19,6 +19,14 @@ pub fn stream(seed: u64, purpose: &str, parts: &[&[u8]]) -> Generator {
     Generator::from_seed(*hasher.finalize().as_bytes())
 }
 
+/// Spreads a number over 64 bits, one to one: the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+#[inline(always)]
+pub fn spread(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

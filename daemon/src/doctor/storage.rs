@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::Finding;
 use crate::console::human_bytes;
+use crate::store::free_bytes;
 
 /// Written to measure the speed: enough that the time is not all seeking, little enough not to annoy.
 const WRITTEN_BYTES: usize = 32 * 1024 * 1024;
@@ -25,7 +26,7 @@ pub fn check_storage(directory: &Path, parameters: usize, checkpoints: usize) ->
     };
     // One more than is kept: the next one is written before the oldest goes.
     let needed = CHECKPOINT_BYTES_PER_PARAMETER * parameters as u64 * (checkpoints as u64 + 1);
-    let free = rustix::fs::statvfs(&place).ok().map(|status| status.f_bavail * status.f_frsize);
+    let free = free_bytes(&place);
     let fix = "free some space, or choose another disk with --data-dir";
     if free.is_some_and(|free| free < needed + WRITTEN_BYTES as u64) {
         let free = human_bytes(free.unwrap_or_default());

@@ -13,6 +13,7 @@ use crate::console::{Heard, Hearing, Words};
 use crate::engine::Noticed;
 use crate::observe::report::{MemberReport, NodeReport};
 use crate::process::stats;
+use crate::store::free_bytes;
 use crate::team::report::TeamReport;
 
 /// How often it is told how the node does.
@@ -189,12 +190,8 @@ pub(crate) fn sample(report: &NodeReport, root: &Path) -> Sample {
         cpu_seconds: stats::processor_time().map(|time| time.as_secs_f64()),
         memory: stats::memory(),
         peak_memory: Some(report.peak_memory_bytes).filter(|bytes| *bytes > 0),
-        disk_free: disk_free(root),
+        disk_free: free_bytes(root),
     }
-}
-
-fn disk_free(root: &Path) -> Option<u64> {
-    rustix::fs::statvfs(root).ok().map(|status| status.f_bavail * status.f_frsize)
 }
 
 /// The members of a report, those that are connected first and then those that were heard last.

@@ -16,6 +16,7 @@ use super::cache::unwritten;
 use super::http::{Answer, is_passing, server};
 use super::progress::Progress;
 use super::trouble::Trouble;
+use crate::store::free_bytes;
 
 /// Bytes that are read, counted and written at once.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -317,17 +318,12 @@ fn range(header: Option<&str>) -> Option<(u64, Option<u64>)> {
 
 fn check_room(wanted: &Wanted<'_>, needed: u64) -> Result<(), Stop> {
     let folder = wanted.incomplete.parent().unwrap_or(Path::new("."));
-    let free = free_in(folder);
+    let free = free_bytes(folder);
     if free.is_none_or(|free| free >= needed) {
         return Ok(());
     }
     let (place, free, folder) = (wanted.place.to_owned(), free.unwrap_or_default(), folder.to_owned());
     Err(Stop::For(Trouble::NoRoom { place, needed, free, folder }))
-}
-
-/// Bytes that are free for this user in a folder, where the system says.
-pub(crate) fn free_in(folder: &Path) -> Option<u64> {
-    rustix::fs::statvfs(folder).ok().map(|status| status.f_bavail * status.f_frsize)
 }
 
 fn length_of(path: &Path) -> u64 {

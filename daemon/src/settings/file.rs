@@ -26,8 +26,8 @@ pub fn load_run_manifest(path: &Path) -> Result<RunManifest, Failure> {
     let text = read(path, "run")?;
     let mut manifest: RunManifest =
         parse(path, &text, EXAMPLE).map_err(|failure| of_other_kind(path, &text, "run", failure))?;
-    // Members that step together have one batch already: the built-in run with a topology is a sound run.
-    manifest.optimizer.match_batch &= !manifest.synchronous.is_on();
+    // So the built-in run with a topology is a sound run.
+    manifest.drop_needless_matching();
     manifest.validate().map_err(|error| match error {
         ManifestError::OutOfRange { field, value, rule } => out_of_range(path, &text, field, &value, rule),
         other => Failure::new(ExitCode::Settings, format!("{}: {other}", path.display())),

@@ -5,6 +5,7 @@
 //! difference of the parameters. Only the low bits of `Q` are sent.
 
 use crate::bulk::BLOCK;
+use crate::random::spread;
 
 /// The indices of one block.
 pub(super) type Indices = [i32; BLOCK];
@@ -88,13 +89,10 @@ pub(super) fn largest(block: &[f32; BLOCK]) -> f32 {
     f32::from_bits(block.iter().fold(0, |largest, value| largest.max(bits(value))) as u32)
 }
 
-/// Spreads a nonce and a number over 64 bits (the finalizer of SplitMix64, Steele et al. 2014).
+/// Spreads a nonce and a number over 64 bits.
 #[inline(always)]
 pub(super) fn hash(nonce: u64, number: u64) -> u64 {
-    let mut mixed = nonce ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    spread(nonce ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 #[cfg(test)]

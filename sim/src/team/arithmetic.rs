@@ -3,6 +3,8 @@
 //! It has the shape of a transformer: an embedding, layers, a head with a loss. A stream is one number a microbatch, a gradient
 //! one number a layer. Two ways to compute agree on a number only if they agree on every parameter, microbatch and order before it.
 
+use murmur_protocol::random::spread;
+
 /// What training changes of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layer {
@@ -10,12 +12,9 @@ pub(crate) struct Layer {
     pub(crate) moments: u64,
 }
 
-/// A number that depends on both, and on which is which (SplitMix64's finalizer, Steele et al. 2014).
+/// A number that depends on both, and on which is which.
 pub(crate) fn mix(one: u64, other: u64) -> u64 {
-    let mut value = one.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ other.wrapping_add(0xd1b5_4a32_d192_ed03);
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
+    spread(one.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ other.wrapping_add(0xd1b5_4a32_d192_ed03))
 }
 
 impl Layer {

@@ -202,7 +202,7 @@ fn manifest(base: &Setting, faults: &[Fault], (kind, learning_rate): (Kind, f64)
     };
     manifest.run.seed = base.seed;
     manifest.data.validation_sequences = trainer.validation_sequences;
-    manifest.optimizer.match_batch &= !manifest.synchronous.is_on();
+    manifest.drop_needless_matching();
     if manifest.synchronous.is_fixed() {
         // As the simulated ones they all begin at the first step, but for those without whom the others are to go on.
         let left_out = |fault: &Fault| match fault {

@@ -1,12 +1,10 @@
 //! An order of the numbers below a count that is looked up number by number: as random as a shuffle, without its memory.
 
-/// 64 bits from a key and a number: the SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014) that began with the key, after
-/// so many draws.
+use murmur_protocol::random::spread;
+
+/// 64 bits from a key and a number: the SplitMix64 generator that began with the key, after so many draws.
 pub(super) fn mixed(key: u64, number: u64) -> u64 {
-    let mut bits = key.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ bits >> 31
+    spread(key.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
 /// Rounds of the network: four suffice for random round functions (Luby and Rackoff 1988); more are for small halves.
