@@ -23,6 +23,18 @@ fn of_fragments(fragments: u16, holding: Holding) -> Averaging {
     Averaging::new((gossip, turns), parameters, TrainingReport::default(), None)
 }
 
+/// Halves that were apart for twenty seconds, sixty rounds of a fast swarm, lost their trust in each other.
+#[test]
+fn ten_rounds_apart_are_an_absence_and_thirty_seconds_always() {
+    let mut averaging = averaging();
+    assert_eq!(averaging.apart_after(), AWAY_COUNTS_AFTER, "it knows of no rounds");
+    averaging.step_time = StepTime::of(0.03);
+    let ten_rounds = 10.0 * 0.03 * averaging.round_steps();
+    assert!(ten_rounds < 15.0 && (averaging.apart_after().as_secs_f64() - ten_rounds).abs() < 1e-6, "{ten_rounds}");
+    averaging.step_time = StepTime::of(60.0);
+    assert_eq!(averaging.apart_after(), AWAY_COUNTS_AFTER);
+}
+
 #[test]
 fn who_is_far_off_in_what_it_has_given_up_is_so_no_more() {
     let mut averaging = averaging();
