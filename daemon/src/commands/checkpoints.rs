@@ -26,9 +26,6 @@ use crate::setup::devices::Devices;
 use crate::setup::sharing::held_out_corpus;
 use crate::store::{Checkpoint, load_latest, newest_checkpoint};
 
-/// Different bytes: the vocabulary of a model without a tokenizer.
-const BYTES: u32 = 256;
-
 /// Which model it is, in a line.
 fn of_run(checkpoint: &Checkpoint) -> String {
     format!("{} · own step {}", checkpoint.manifest.run.name, count(checkpoint.state.counters.steps))
@@ -67,7 +64,7 @@ pub(super) fn sample(options: &mut SampleOptions) -> anyhow::Result<()> {
 /// What a run's tokens are as text; `None` where they are bytes.
 fn tokenizer(manifest: &RunManifest, options: &SampleOptions) -> Result<Option<Tokenizer>, Failure> {
     let (digest, vocabulary) = (&manifest.data.tokenizer, manifest.model.vocabulary());
-    let beside_base = || options.base.as_ref().map(|base| base.join("tokenizer.json")).filter(|path| path.exists());
+    let beside_base = || options.base.as_deref().and_then(base_model::tokenizer_in);
     match options.tokenizer.clone().or_else(beside_base) {
         Some(path) if !digest.is_empty() => {
             let tokenizer = Tokenizer::of_run(&path, digest, vocabulary as usize);
@@ -81,7 +78,7 @@ fn tokenizer(manifest: &RunManifest, options: &SampleOptions) -> Result<Option<T
             let failure = Failure::new(ExitCode::Settings, "this run reads bytes, so it has no tokenizer");
             Err(failure.hint("leave --tokenizer out"))
         }
-        _ if vocabulary > BYTES => {
+        _ if vocabulary > base_model::BYTES => {
             let message = format!("this model's {vocabulary} tokens are not bytes, and its run names no tokenizer");
             Err(Failure::new(ExitCode::Failure, message)
                 .hint("`murmur export` it, and sample with the transformers library"))
@@ -105,10 +102,15 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
     let path = checkpoint_path(options.checkpoint.as_deref())?;
     let checkpoint = find(&path)?;
     let manifest = &checkpoint.manifest;
-    tell_whether_needed(manifest, options.base.as_deref());
+    let gives_tokenizer = options.tokenizer.is_none() && !manifest.data.tokenizer.is_empty();
+    if let Some(base) = options.base.as_deref().filter(|_| !manifest.lora.is_on() && !gives_tokenizer) {
+        note(&format!("warning: the checkpoint has the whole model: the base {} is not needed", base.display()));
+    }
     let mut settings = NodeSettings::default();
     settings.data.files.clone_from(&options.data);
     settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
+    settings.model.base = options.base.clone().unwrap_or_default();
+    base_model::take_tokenizer(&mut settings, manifest);
     let root = data_directory(&path);
     let corpus: Corpus = match &root {
         Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, root)?,
@@ -243,7 +245,6 @@ fn text_model<'a>(manifest: &'a RunManifest, refusal: &str, more: &str) -> Resul
 /// The checkpoint with its whole model, ready to write text.
 fn load(path: &Path, base: Option<&Path>, device: &str) -> anyhow::Result<(Checkpoint, LanguageModel)> {
     let checkpoint = find(path)?;
-    tell_whether_needed(&checkpoint.manifest, base);
     let spec = text_model(&checkpoint.manifest, "it writes no text", "")?;
     let settings = TrainingSettings { device: device.to_owned(), ..TrainingSettings::default() };
     let opened = Devices::open(&settings)?.all.into_iter().next().expect("a device is open");
@@ -257,13 +258,6 @@ fn load(path: &Path, base: Option<&Path>, device: &str) -> anyhow::Result<(Check
         note(&format!("warning: the model does not fit the GPU ({why}): its text is written on the CPU"));
     }
     Ok((checkpoint, model.ending_at(ends.unwrap_or_default())))
-}
-
-/// Of a base beside a checkpoint that has the whole model no weights are read.
-fn tell_whether_needed(manifest: &RunManifest, base: Option<&Path>) {
-    if let Some(base) = base.filter(|_| !manifest.lora.is_on()) {
-        note(&format!("warning: the checkpoint has the whole model: the base {} is not needed", base.display()));
-    }
 }
 
 /// The newest intact checkpoint of a data directory, or the one at the path itself.

@@ -19,6 +19,7 @@ use crate::doctor::{self, Finding, Found, Health, Measured};
 use crate::failure::{ExitCode, Failure};
 use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
+use crate::setup::base_model;
 use crate::setup::corpus::{built_in_run, check_statistics, corpus_failure, open_corpus};
 use crate::setup::privacy::{check_run, refusal};
 use crate::store::DataDirectory;
@@ -68,6 +69,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             findings.push(runtime.block_on(doctor::check_clock(Some(clock))));
             let allowance = Allowance::capped(&settings.limits);
             remote::bring(&mut settings, &manifest, false, allowance)?;
+            base_model::take_tokenizer(&mut settings, &manifest);
             let parameters = murmur_training::trained_layout(&manifest).parameters();
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, secret)?;
             let seconds = doctor::WATCHING.as_secs();
@@ -178,8 +180,9 @@ fn own_run(options: &DoctorOptions, settings: &mut NodeSettings) -> Result<RunMa
     };
     let allowance = Allowance::capped(&settings.limits);
     remote::bring(settings, &manifest, true, allowance)?;
+    base_model::take_tokenizer(settings, &manifest);
     let manifest = match &options.run {
-        Some(_) => crate::setup::base_model::described(remote::describe(manifest, settings)?, settings)?,
+        Some(_) => base_model::described(remote::describe(manifest, settings)?, settings)?,
         None => manifest,
     };
     check_statistics(&options.statistics)?;

@@ -28,7 +28,8 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
         arguments.extend(["--node".to_owned(), absolute(node)?.display().to_string()]);
     }
     arguments.extend(["--data-dir".to_owned(), directory.display().to_string()]);
-    let folders = Folders::of(&directory, &settings, &manifest);
+    let here = std::env::current_dir()?;
+    let folders = Folders::of(&directory, here, &settings, &manifest);
     folders.make()?;
     if let Some((ticket, secret)) = ticket.as_ref().and_then(|ticket| Some((ticket, ticket.secret.as_ref()?))) {
         arguments.extend(["--secret-file".to_owned(), keep_secret(&directory, ticket.run, secret)?]);
@@ -82,26 +83,29 @@ fn keep_secret(directory: &Path, run: RunId, secret: &Secret) -> Result<String, 
     Ok(path.display().to_string())
 }
 
-/// Where a daemon writes.
+/// Where a daemon runs and writes.
 struct Folders {
+    /// Where relative places of its node file begin, as they do for a command that is typed there.
+    here: PathBuf,
     writable: Vec<PathBuf>,
     /// Variables that say where they are, with their values: systemd does not know what is set in a shell.
     variables: Vec<(&'static str, String)>,
 }
 
 impl Folders {
-    /// Of a node with these settings. Whose places are relative is another folder's for systemd, and cannot be told.
-    fn of(directory: &Path, settings: &NodeSettings, manifest: &RunManifest) -> Folders {
+    /// Of a node with these settings.
+    fn of(directory: &Path, here: PathBuf, settings: &NodeSettings, manifest: &RunManifest) -> Folders {
         let mut writable = vec![directory.to_owned()];
         let others = [&settings.tensorboard.directory, &settings.data.cache];
-        writable.extend(others.into_iter().filter(|folder| folder.is_absolute()).cloned());
+        let given = others.into_iter().filter(|folder| !folder.as_os_str().is_empty());
+        writable.extend(given.map(|folder| here.join(folder)));
         let is_remote = settings.data.accept_remote || remote::is_wanted(settings, manifest);
         if !is_remote {
-            return Folders { writable, variables: Vec::new() };
+            return Folders { here, writable, variables: Vec::new() };
         }
         writable.extend(remote::caches());
         let set = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
-        Folders { writable, variables: remote::CACHE_VARIABLES.into_iter().filter_map(set).collect() }
+        Folders { here, writable, variables: remote::CACHE_VARIABLES.into_iter().filter_map(set).collect() }
     }
 
     /// Makes those that are missing: systemd refuses to make a folder writable that is not there.
@@ -147,6 +151,7 @@ WatchdogSec=2min
 TimeoutStartSec=30min
 # A last exchange, a last evaluation and a last checkpoint.
 TimeoutStopSec=15min
+WorkingDirectory={here}
 {variables}ExecStart={command}
 {user_line}Restart=on-failure
 RestartSec=15
@@ -177,6 +182,7 @@ SystemCallErrorNumber=EPERM
 WantedBy={wanted_by}
 ",
         version = env!("CARGO_PKG_VERSION"),
+        here = folders.here.display().to_string().replace('%', "%%"),
         for_system = if user.is_some() { FOR_SYSTEM } else { "" },
     )
 }
@@ -210,6 +216,7 @@ mod tests {
     #[test]
     fn a_unit_has_whole_paths_and_is_what_systemd_takes() {
         let folders = Folders {
+            here: "/srv/50% more".into(),
             writable: ["/srv/mur mur/50%", "/srv/$tensorboard"].map(PathBuf::from).into(),
             variables: vec![("HF_HOME", "/srv/hugging face".to_owned())],
         };
@@ -217,6 +224,7 @@ mod tests {
         let text = unit(Path::new("/bin/true"), &arguments, &folders, Some("root"));
         assert!(text.contains("ExecStart=/bin/true start --data-dir \"/srv/mur mur/50%%\"\n"), "{text}");
         assert!(text.contains("ReadWritePaths=\"/srv/mur mur/50%%\" /srv/$tensorboard\n"), "{text}");
+        assert!(text.contains("WorkingDirectory=/srv/50%% more\n"), "{text}");
         assert!(text.contains("Environment=\"HF_HOME=/srv/hugging face\"\n"), "{text}");
         assert!(text.contains("RestartPreventExitStatus=2 3 5\n") && text.contains("User=root\n"), "{text}");
         let folder = tempfile::tempdir().expect("a temporary directory");
@@ -239,11 +247,12 @@ mod tests {
     fn a_node_may_write_where_its_settings_say_and_where_remote_data_is_kept() {
         let own = Path::new("/srv/node");
         let mut settings = NodeSettings::default();
-        let folders = |settings: &NodeSettings| Folders::of(own, settings, &RunManifest::default()).writable;
+        let folders =
+            |settings: &NodeSettings| Folders::of(own, "/home/me".into(), settings, &RunManifest::default()).writable;
         assert_eq!(folders(&settings), [own]);
         settings.tensorboard.directory = "/srv/board".into();
-        settings.data.cache = "/srv/prepared".into();
-        assert_eq!(folders(&settings), ["/srv/node", "/srv/board", "/srv/prepared"].map(PathBuf::from));
+        settings.data.cache = "prepared".into();
+        assert_eq!(folders(&settings), ["/srv/node", "/srv/board", "/home/me/prepared"].map(PathBuf::from));
         settings.data.files = vec!["hf://datasets/owner/name/*.txt".into()];
         assert_eq!(folders(&settings)[3..], remote::caches());
     }

@@ -7,6 +7,7 @@ use murmur_training::Corpus;
 use crate::cli::LocalOptions;
 use crate::remote::{self, Allowance};
 use crate::settings::{NodeSettings, load_run_manifest};
+use crate::setup::base_model::take_tokenizer;
 use crate::setup::corpus::{built_in_run, corpus_failure};
 
 /// Steps of each daemon where the run sets no end: about a minute of the built-in run on two cores.
@@ -19,6 +20,7 @@ pub(super) fn brought(options: &LocalOptions, mut settings: NodeSettings) -> any
     if remote::is_wanted(&settings, &manifest) {
         remote::bring(&mut settings, &manifest, true, Allowance::unlimited())?;
     }
+    take_tokenizer(&mut settings, &manifest);
     settings.data.accept_remote = false;
     Ok(settings)
 }

@@ -1,15 +1,20 @@
 //! The model that a run begins from: the founder's folder becomes part of the run, every other node's must hold the same.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::DataSource;
 use murmur_training::model::{lora, trained_layout};
 use murmur_training::{BaseWeights, Pretrained, PretrainedBase, PretrainedConfig, PretrainedError};
 
+use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 use crate::setup::arrangement::Fitted;
 use crate::store::Checkpoint;
+
+/// Different bytes: the vocabulary of a model without a tokenizer.
+pub const BYTES: u32 = 256;
 
 /// A folder that cannot be read, or not be written, with the remedy.
 pub(crate) fn pretrained_failure(error: &PretrainedError) -> Failure {
@@ -70,6 +75,34 @@ pub fn joined(manifest: &RunManifest, settings: &NodeSettings) -> Result<ReadBas
     }
     let weights = read_base_as_named(manifest, settings.model.base())?;
     Ok(ReadBase { weights: Some(weights), fitted })
+}
+
+/// The tokenizer.json in a base's folder, where it has one.
+pub fn tokenizer_in(folder: &Path) -> Option<PathBuf> {
+    Some(folder.join("tokenizer.json")).filter(|path| path.is_file())
+}
+
+/// Has the base's own tokenizer read the text, where the node was given a base and no tokenizer: in a run that it founds, and in
+/// one that has a tokenizer. A founder whose text would be read as bytes is warned.
+pub fn take_tokenizer(settings: &mut NodeSettings, manifest: &RunManifest) {
+    let data = &manifest.data;
+    let is_founding = manifest.run.founder.is_empty();
+    let Some(folder) = settings.model.base().filter(|_| settings.data.tokenizer().is_none()) else { return };
+    if !manifest.model.reads_text() || !(is_founding || !data.tokenizer.is_empty()) {
+        return;
+    }
+    let takes_one = data.source != DataSource::Grammar && !data.share;
+    if let Some(path) = tokenizer_in(folder).filter(|_| takes_one) {
+        settings.data.tokenizer = path;
+    } else if is_founding && data.tokenizer.is_empty() && has_more_tokens_than_bytes(folder) {
+        note("warning: the text is read as bytes, which mean nothing to a base model that has learned tokens");
+        note("hint: give the base's tokenizer.json with --tokenizer FILE, and texts with --data FILE");
+    }
+}
+
+/// What cannot be read is an error when it is opened.
+fn has_more_tokens_than_bytes(folder: &Path) -> bool {
+    PretrainedConfig::read(folder).is_ok_and(|config| config.spec.vocabulary > BYTES)
 }
 
 /// Whether no machine is to hold all of a frozen base: other machines hold the weights of their layers.
