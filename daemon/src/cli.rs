@@ -21,8 +21,11 @@ mod watch;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use murmur_network::team::TEAM_VERSION;
+use murmur_protocol::handshake::PROTOCOL_VERSION;
 
 use crate::console::output;
 use crate::environment;
@@ -49,11 +52,15 @@ pub use watch::WatchOptions;
 /// matters is told in words of our own.
 pub const DEFAULT_LOG: &str = "warn,libp2p_kad=error,yamux=error,quinn=error,quinn_proto=error,quinn_udp=error";
 
+/// What `murmur --version` prints: daemons that differ in the wire, or captain and helper in teams, refuse each other.
+static VERSIONS: LazyLock<String> =
+    LazyLock::new(|| format!("{} (wire {PROTOCOL_VERSION}, teams {TEAM_VERSION})", env!("CARGO_PKG_VERSION")));
+
 /// Train one model together on machines that come and go: no coordinator, no barrier.
 #[derive(Debug, Parser)]
-#[command(name = "murmur", version, max_term_width = 100, after_help = headings::MURMUR)]
+#[command(name = "murmur", version, long_version = VERSIONS.as_str(), max_term_width = 100, after_help = headings::MURMUR)]
 pub struct Cli {
-    /// Logged on stderr: error, warn, info, debug, or by module: murmur_network=debug [default: warn].
+    /// Logged on stderr: off, error, warn, info, debug, trace, or by module: murmur_network=debug [default: warn].
     #[arg(long, global = true, env = "MURMUR_LOG", default_value = DEFAULT_LOG, value_name = "FILTER",
         value_parser = log_filter, help_heading = headings::OUTPUT, hide_default_value = true,
         display_order = 900)]

@@ -49,7 +49,7 @@ impl fmt::Debug for RunId {
     }
 }
 
-/// What a swarm trains. Every field has a default: an empty file is the built-in run.
+/// What a swarm trains. Every field has a default: an empty file is the built-in run, but with AdamW.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunManifest {

@@ -99,8 +99,8 @@ async function keysAndNames(browser) {
   const page = await context.newPage();
   await open(page, "overview");
   await page.keyboard.press("4");
-  await page.locator("#pages a", { hasText: "Peers" }).press("Enter");
-  check(await until(async () => (await text(page, "main h1")) === "Peers"), "a link opens a page by key, and a digit none");
+  await page.locator("#pages a", { hasText: "Members" }).press("Enter");
+  check(await until(async () => (await text(page, "main h1")) === "Members"), "a link opens a page by key, and a digit none");
   check(await page.evaluate(() => document.activeElement.id === "main"), "and who reads goes on where the page begins");
   check(await until(async () => (await text(page, "main")).includes(hostileName)), "a member's name is shown as it is");
   const images = await page.locator("main img, main script, main iframe").count();
@@ -125,7 +125,10 @@ async function keysAndNames(browser) {
   await open(page, "run");
   await page.locator("#token").fill("00");
   await page.locator("#token").press("Enter");
-  check(await until(async () => (await text(page, ".ticket")).includes("not this daemon's token")), "a wrong token gets no ticket");
+  check(await until(async () => (await text(page, ".ticket")).includes("A token has 64")), "what is no token is not sent");
+  await page.locator("#token").fill("0".repeat(64));
+  await page.locator("#token").press("Enter");
+  check(await until(async () => (await text(page, ".ticket")).includes("not valid now")), "a wrong token gets no ticket");
   await page.locator("#token").fill(process.env.MURMUR_TEST_TOKEN);
   await page.locator("#token").press("Enter");
   check(await until(async () => (await text(page, ".ticket")).includes("murmur join murmur1")), "the owner's token gets the ticket");

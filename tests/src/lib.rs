@@ -27,7 +27,7 @@ use std::time::Duration;
 /// The most that a command which ends by itself takes, on two busy cores.
 const COMMAND_MAX: Duration = Duration::from_secs(180);
 
-/// Two and a half million parameters: a state of 10 MB in three chunks, which takes 4 s over 20 Mbit/s. Little work a step.
+/// Two and a half million parameters: a state of 10 MB in three parts, which takes 4 s over 20 Mbit/s. Little work a step.
 pub const LARGE_RUN: &str = "\
 [run]
 name = \"large\"

@@ -90,3 +90,38 @@ fn the_annotated_node_file_says_every_range_as_messages_do() {
         .collect();
     assert!(untold.is_empty(), "configs/nodes/default.toml does not say\n{}", untold.join("\n"));
 }
+
+/// A value beyond its range is refused with the range, whose numbers stand above the key.
+#[test]
+fn the_annotated_run_file_says_the_numbers_of_every_range() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/runs/stories.toml");
+    let text = std::fs::read_to_string(path).expect("there");
+    let table: toml::Table = text.parse().expect("TOML");
+    let numbers = |text: &str| -> Vec<String> {
+        let parts = text.split(|letter: char| !letter.is_ascii_digit() && letter != '.');
+        parts.map(|part| part.trim_end_matches('.').to_owned()).filter(|part| !part.is_empty()).collect()
+    };
+    let (mut untold, mut checked) = (Vec::new(), 0);
+    for (section, fields) in &table {
+        for (name, value) in fields.as_table().expect("a section") {
+            let beyond = match value {
+                toml::Value::Integer(_) => toml::Value::Integer(4_000_000_000),
+                toml::Value::Float(_) => toml::Value::Float(1e300),
+                _ => continue,
+            };
+            let mut wrong = table.clone();
+            wrong[section].as_table_mut().expect("a section").insert(name.clone(), beyond);
+            let Ok(manifest) = wrong.try_into::<RunManifest>() else { continue };
+            let key = format!("{section}.{name}");
+            let Err(error) = manifest.validate() else { continue };
+            let error = error.to_string();
+            let Some(rule) = error.strip_prefix(&format!("{key} = ")).and_then(|rest| rest.split_once(": ")) else { continue };
+            checked += 1;
+            let told = numbers(&comment_above(&text, &key));
+            let missing = numbers(rule.1).into_iter().any(|number| !told.contains(&number));
+            untold.extend(missing.then(|| format!("{key}: {}", rule.1)));
+        }
+    }
+    assert!(checked > 30, "{checked} keys with a range");
+    assert!(untold.is_empty(), "configs/runs/stories.toml does not say\n{}", untold.join("\n"));
+}

@@ -55,15 +55,15 @@ fn owner(daemon: &Daemon) -> String {
     format!("Authorization: Bearer {}\r\n", announced["token"].as_str().expect("a token"))
 }
 
-/// So many daemons of one run, in folders as `murmur local` has them. The second has the hostile name.
+/// So many daemons of one closed run, in folders as `murmur local` has them. The second has the hostile name.
 fn swarm(folder: &Path, nodes: usize) -> Vec<Daemon> {
     // It is not to end while somebody looks.
     let run_file = write_run(folder, &TINY_RUN.replace("total_steps = 100000", "total_steps = 10000000"));
-    let start = ["start", run_file.to_str().expect("UTF-8"), "--name", "attic"];
+    let start = ["start", run_file.to_str().expect("UTF-8"), "--closed", "--name", "attic"];
     let mut daemons = vec![Daemon::spawn(MURMUR, &folder.join("node-0"), &start)];
-    let founder = daemons[0].address();
+    let ticket = daemons[0].ticket();
     for (number, name) in (1..nodes).zip([HOSTILE_NAME, "cellar", "garden"]) {
-        let join = ["join", "--bootstrap", &founder, "--name", name];
+        let join = ["join", &ticket, "--name", name];
         daemons.push(Daemon::spawn(MURMUR, &folder.join(format!("node-{number}")), &join));
     }
     daemons

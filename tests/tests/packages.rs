@@ -47,7 +47,7 @@ fn packages_hold_the_binary_with_completions_man_pages_licences_and_a_list_of_pa
     printed("tar", &["-xzf", &text(&made(&output, ".tar.gz")), "-C", &text(&unpacked)]).expect("tar is there");
     let root = fs::read_dir(&unpacked).expect("there").flatten().next().expect("one folder").path();
     let version = printed(&text(&root.join("murmur")), &["--version"]).expect("it starts");
-    assert!(version.starts_with("murmur "), "{version}");
+    assert!(version.starts_with("murmur ") && version.contains(" (wire "), "{version}");
     for file in ["completions/_murmur", "man/man1/murmur-start.1", "LICENSE-MIT", "LICENSE-APACHE"] {
         assert!(fs::metadata(root.join(file)).expect(file).len() > 500, "{file}");
     }

@@ -69,7 +69,7 @@ fn a_daemon_is_watched_on_a_terminal_that_is_given_back_in_the_end() {
         terminal.wait_for(columns, |shown| shown.contains("! ") && shown.contains("q quit") && fits(shown));
     }
     daemon.kill();
-    terminal.wait_for("its end", |shown| shown.contains("!! it does not answer for"));
+    terminal.wait_for("its end", |shown| shown.contains("!! it has not answered for"));
     terminal.press("q");
     assert_restored(&terminal);
 }

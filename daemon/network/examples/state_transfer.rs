@@ -1,7 +1,7 @@
 //! A model's state through the driver against the same bytes through one raw stream of the same transport.
 //! `cargo run --release -p murmur-network --example state_transfer`
 //!
-//! The driver sends chunks of 4 MiB as a donor does, two under way at a time, each with a header, a BLAKE3 that the receiver
+//! The driver sends chunks of 4 MiB as a donor does, three under way at a time, each with a header, a BLAKE3 that the receiver
 //! verifies, and an acknowledgement. The raw stream only writes and reads. Both over TCP on loopback, in turn, so that what
 //! else the machine does falls on both.
 

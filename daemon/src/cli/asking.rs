@@ -14,7 +14,7 @@ use crate::console::Console;
 pub struct StatusOptions {
     /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
     pub run: Option<PathBuf>,
-    /// Where the daemon answers, where no run is given.
+    /// The daemon's status address, instead of a run.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
@@ -30,7 +30,7 @@ pub struct FinishOptions {
     /// Time until the run is complete, such as 20m or 2h30m [default: a fifth of the steps so far; at least 20 steps].
     #[arg(long = "in", value_name = "TIME", value_parser = seconds, allow_hyphen_values = true)]
     pub seconds: Option<f64>,
-    /// Where the daemon answers, where no run is given.
+    /// The daemon's status address, instead of a run.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
@@ -48,7 +48,7 @@ pub struct BlockOptions {
     /// this machine, the one that started last].
     #[arg(long)]
     pub run: Option<PathBuf>,
-    /// Where the daemon answers, where no run is given.
+    /// The daemon's status address, instead of a run.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.
@@ -82,7 +82,7 @@ pub struct IdOptions {
     /// The same, as `start` takes it.
     #[arg(long, env = "MURMUR_DATA_DIR", value_name = "FOLDER", hide = true)]
     pub data_dir: Option<PathBuf>,
-    /// Where the daemon answers, where no run is given.
+    /// The daemon's status address, instead of a run.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,
     /// text: lines for people; json: one object.

@@ -37,8 +37,7 @@ Examples:
   murmur start -d
   murmur start --data books/
   murmur start --data book.txt --upload-mbit 10 --quiet-hours 22:00-07:00
-  murmur start lora.toml --base hf://HuggingFaceTB/SmolLM2-135M \\
-    --tokenizer hf://HuggingFaceTB/SmolLM2-135M/tokenizer.json --data book.txt
+  murmur start lora.toml --base hf://HuggingFaceTB/SmolLM2-135M --data book.txt
   murmur start --tensorboard logs --mlflow http://127.0.0.1:5000";
 
 pub(super) const JOIN: &str = "\

@@ -85,7 +85,7 @@ pub struct RunFacts {
     pub parameters: u64,
     /// What trains.
     pub device: String,
-    /// What the model predicts, and what its losses are means over: byte, token or image.
+    /// What the model predicts, and what its losses are means over: byte, token, image or row.
     pub prediction: String,
     /// What ratios of disagreement to local progress mean in this run.
     pub ratio_band: RatioBand,

@@ -13,14 +13,14 @@ const CAP: Range<f64> = Range::new(0.2, 1e6).or_zero("no cap");
 section! {
     /// What a node takes of a machine and of a network that it shares with others.
     pub struct LimitsSettings {
-        /// Of the time, training steps take at most so much, in percent: for machines that are used for other things, too.
+        /// Share of the time that training may take, in percent: for machines that are used for other things, too.
         ///
         /// It pauses between them.
         training_percent: f64 = 100.0 =>
             range(Range::new(1.0, 100.0)),
             flag(
                 Flag::new("training-percent", "PERCENT", LIMITS).of(&[Daemon, Local]).shaped(|arg| arg.display_order(0))
-                    .says_of(Local, "Of the time, training steps of each daemon take at most so much, in percent")
+                    .says_of(Local, "Share of the time that training may take in each daemon, in percent")
             );
         /// Megabits a second that it sends at most, over all peers [default: no cap].
         ///

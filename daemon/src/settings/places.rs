@@ -37,7 +37,7 @@ section! {
             Flag::switch("accept-remote", DATA).of(&[Machine, Local])
                 .says_of(Local, "Load what the run names (data.remote, base.remote), without your keys")
         );
-        /// The tokenizer.json of a run that has one.
+        /// The tokenizer.json of a run that has one [default: that of the base's folder].
         tokenizer: PathBuf = PathBuf::new() => flag(Flag::new("tokenizer", "FILE", DATA).of(&[Machine, Local]));
         /// Tokens and decoded images [default: prepared in the data directory].
         cache: PathBuf = PathBuf::new() => flag(Flag::new("data-cache", "FOLDER", DATA).of(&[Machine]));

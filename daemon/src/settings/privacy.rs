@@ -20,8 +20,8 @@ pub(crate) const DELTA: Range<f64> = Range::new(1e-12, 0.01);
 section! {
     /// What training may tell of each record.
     pub struct PrivacySettings {
-        /// What own training may tell of each record of the data, as differential privacy's epsilon; it ends there [default: not
-        /// private].
+        /// Privacy budget: the most that others can learn of one record (ε of differential privacy); training ends there [default:
+        /// not private].
         epsilon: f64 = 0.0 => range(EPSILON), flag(Flag::new("epsilon", "EPSILON", PRIVACY).of(&[Machine]));
         /// The delta of that epsilon, below one in as many as there are records.
         delta: f64 = 1e-5 => range(DELTA), flag(Flag::new("delta", "DELTA", PRIVACY).of(&[Machine]));

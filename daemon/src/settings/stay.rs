@@ -29,7 +29,7 @@ section! {
         /// Of 10⁹ bytes, since the start of the process.
         max_gigabytes: f64 = 0.0 =>
             range(Range::new(0.0, 1e6).or_zero("no limit")), flag(Flag::new("max-gigabytes", "GB", STAY).of(&[Daemon]));
-        /// Seconds that leaving may take: a checkpoint is written first, then the last exchange, without a last evaluation.
+        /// Seconds that leaving may take: a checkpoint is written beside the last exchange, without a last evaluation.
         leave_seconds: f64 = 0.0 => range(Range::new(5.0, 3600.0).or_zero("no limit"));
         /// The node leaves once there is such a file; empty: none.
         notice_file: PathBuf = PathBuf::new();

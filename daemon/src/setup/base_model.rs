@@ -267,4 +267,29 @@ mod tests {
         assert_eq!(refused(joined(&RunManifest::default(), &settings).map(drop)), founder);
         assert!(founder.contains("/nonexist"), "{founder}");
     }
+    #[test]
+    fn a_bases_own_tokenizer_reads_the_text_of_a_run_that_is_founded_or_has_one() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut founded = RunManifest::default();
+        founded.data.source = DataSource::Files;
+        let taken = |manifest: &RunManifest, given: &str| {
+            let mut settings = NodeSettings::default();
+            (settings.model.base, settings.data.tokenizer) = (folder.path().to_owned(), given.into());
+            take_tokenizer(&mut settings, manifest);
+            settings.data.tokenizer
+        };
+        assert_eq!(taken(&founded, ""), Path::new(""), "the folder has none");
+        let own = folder.path().join("tokenizer.json");
+        std::fs::write(&own, "{}").expect("written");
+        assert_eq!(taken(&founded, ""), own);
+        assert_eq!(taken(&founded, "/other"), Path::new("/other"));
+        assert_eq!(taken(&RunManifest::default(), ""), Path::new(""), "the built-in stories are bytes");
+        let mut joined = founded.clone();
+        joined.run.founder = "somebody".to_owned();
+        assert_eq!(taken(&joined, ""), Path::new(""), "its text is bytes");
+        joined.data.tokenizer = "0".repeat(64);
+        assert_eq!(taken(&joined, ""), own);
+        joined.data.share = true;
+        assert_eq!(taken(&joined, ""), Path::new(""), "its text comes from others");
+    }
 }

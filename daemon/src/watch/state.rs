@@ -29,7 +29,7 @@ pub(super) enum Tab {
 /// All pages, in the order of their keys.
 pub(super) const TABS: [(Tab, &str); 5] = [
     (Tab::Overview, "Overview"),
-    (Tab::Peers, "Peers"),
+    (Tab::Peers, "Members"),
     (Tab::Traffic, "Traffic"),
     (Tab::Events, "Events"),
     (Tab::Resources, "Resources"),

@@ -68,11 +68,11 @@ pub(super) async fn run(State(dashboard): State<Dashboard>) -> Response {
     Json(answer).into_response()
 }
 
-/// The ticket lets others in, so only the owner gets it.
+/// A closed run's ticket lets others in, so only the owner gets it.
 pub(super) async fn ticket(State(dashboard): State<Dashboard>, headers: HeaderMap) -> Response {
-    if !dashboard.token.is_in(&headers) {
+    if dashboard.about.secret.is_some() && !dashboard.token.is_in(&headers) {
         let hint = "send `Authorization: Bearer` with the token in daemon.json, in the daemon's data directory";
-        return refuse(StatusCode::UNAUTHORIZED, "a ticket lets others in, so it needs the daemon's token", hint);
+        return refuse(StatusCode::UNAUTHORIZED, "a closed run's ticket needs the daemon's token", hint);
     }
     let invitation = dashboard.invitations.borrow().clone();
     let Some(ticket) = invitation.ticket(dashboard.about.secret.clone()) else {

@@ -1,4 +1,5 @@
-//! The sections of a run manifest, with ranges and defaults. The defaults together are the built-in run.
+//! The sections of a run manifest, with ranges and defaults. The defaults together are the built-in run, but for its
+//! optimizer.
 
 use std::fmt;
 

@@ -173,7 +173,7 @@ fn the_first_screen_says_whether_it_trains_with_whom_whether_they_agree_and_what
         (0, "murmur stories - node ticATTIC \"attic\""),
         (1, "training - [####----------] 30 % - own step 1,200 of 4,000 - 4 min 40 s left"),
         (2, "ok trains with 2 members, and the models agree (ratio 0.75)"),
-        (3, " 1 Overview   2 Peers   3 Traffic   4 Events   5 Resources     curves: 5 min (w)"),
+        (3, " 1 Overview   2 Members   3 Traffic   4 Events   5 Resources   curves: 5 min (w)"),
     ];
     for (row, expected) in expected {
         assert!(rows[row].starts_with(expected), "row {row}:\n{shown}");
@@ -351,7 +351,7 @@ fn the_verdict_says_what_is_wrong() {
         PLAIN,
         (80, 24),
     ));
-    assert!(shown.contains("!! it does not answer for 8 s: connection refused"), "{shown}");
+    assert!(shown.contains("!! it has not answered for 8 s: connection refused"), "{shown}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(super) fn verdict(scene: &Scene<'_>, node: &NodePicture) -> (Tone, String) {
         let seconds = (scene.now - since).max(0.0);
         return match &node.end {
             Some(_) => ended(node),
-            None => (Tone::Bad, format!("it does not answer for {seconds:.0} s: {reason}")),
+            None => (Tone::Bad, format!("it has not answered for {seconds:.0} s: {reason}")),
         };
     }
     if node.end.is_some() {

@@ -35,6 +35,7 @@ export class Chart {
     this.details = el("details", { ontoggle: () => this.drawTable() }, el("summary", {}, "as a table"), this.table);
     const key = curves.length > 1 && el("ul", { class: "key" },
       ...curves.map((curve, index) => el("li", { class: `curve-${index}` }, curve.name)));
+    this.keys = key ? [...key.children] : [];
     this.node = el("figure", { class: "chart" },
       el("figcaption", {}, el("span", {}, title), key || null), this.drawing, this.said, this.details);
     this.listen();
@@ -92,6 +93,7 @@ export class Chart {
     lines.forEach((points, index) => {
       const inside = points.filter((point) => point.time >= from - curves.period);
       const parts = split(inside, 5 * curves.period);
+      if (this.keys[index]) this.keys[index].hidden = points.length === 0;
       set(this.shapes[index].line, "d", parts.map((part) => path(part, (point) => [x(point.time), y(point.mean)])).join(""));
       set(this.shapes[index].area, "d", parts.map((part) => hull(part, x, y)).join(""));
     });
@@ -157,10 +159,12 @@ export class Chart {
     return say(this.said, `${age(this.data.to - nearest.time)}: ${this.values(nearest.time).join(", ")}`);
   }
 
+  /** Of the curves that have points. */
   values(time) {
-    return this.curves.map(({ name }, index) => {
+    return this.curves.flatMap(({ name }, index) => {
       const point = near(this.lines[index], time);
-      const value = point ? this.written(point.mean) : "–";
+      if (!point) return [];
+      const value = this.written(point.mean);
       return this.curves.length > 1 ? `${name} ${value}` : value;
     });
   }

@@ -12,9 +12,10 @@ export function counted(number, thing) {
 export function bytes(number) {
   if (number === undefined || number === null) return "–";
   const value = Math.max(0, number);
-  if (value < 1e3) return `${Math.round(value)} B`;
-  if (value < 1e6) return `${(value / 1e3).toFixed(1)} kB`;
-  if (value < 1e9) return `${(value / 1e6).toFixed(1)} MB`;
+  // Whatever would be rounded to a thousand has the next unit.
+  if (value < 999.5) return `${Math.round(value)} B`;
+  if (value < 999_950) return `${(value / 1e3).toFixed(1)} kB`;
+  if (value < 999_950_000) return `${(value / 1e6).toFixed(1)} MB`;
   return `${(value / 1e9).toFixed(2)} GB`;
 }
 

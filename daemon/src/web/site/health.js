@@ -19,7 +19,7 @@ export function verdict(picture, isLost) {
   const band = picture.run.ratio_band;
   const age = picture.now() - picture.time;
   if (end) return end.failure ? bad(`Ended: ${end.failure}`) : plain("Ended in order");
-  if (isLost && age > STALE_SECONDS) return bad(`It does not answer for ${duration(age)}`);
+  if (isLost && age > STALE_SECONDS) return bad(`It has not answered for ${duration(age)}`);
   if (age > STALE_SECONDS) return bad(`Nothing new for ${duration(age)}`);
   if (!sample) return plain("It has begun");
   if (sample.resting) return fair(`Trains alone for now: ${sample.resting}`);
@@ -67,13 +67,15 @@ export function boundaries(share) {
   return bad("of the time is spent between steps: exchanges hold training up; below 5 % is good");
 }
 
-export function loss(sample, points) {
-  if (!isNumber(sample?.loss)) return plain("nats; healthy: it falls, and then stays low");
+/** `prediction`: what is predicted, such as a byte. */
+export function loss(sample, points, prediction) {
+  const unit = `nats a ${prediction}`;
+  const healthy = "healthy: it falls, and then stays low";
   const half = points.slice(-Math.max(4, Math.floor(points.length / 2)));
-  if (half.length < 4) return plain("nats; healthy: it falls, and then stays low");
+  if (!isNumber(sample?.loss) || half.length < 4) return plain(`${unit}; ${healthy}`);
   const [first, last] = [half[0].mean, half.at(-1).mean];
-  if (last > 1.1 * first) return fair("nats, and it rises; healthy: it falls, and then stays low");
-  return good(`nats, ${last < first ? "and it falls" : "and it stays"}; healthy: it falls, and then stays low`);
+  if (last > 1.1 * first) return fair(`${unit}, and it rises; ${healthy}`);
+  return good(`${unit}, ${last < first ? "and it falls" : "and it stays"}; ${healthy}`);
 }
 
 export function speed(sample, points, unit) {
@@ -87,7 +89,7 @@ export function speed(sample, points, unit) {
 export function members(sample) {
   if (!sample) return plain("");
   if (sample.peers === 0) return fair("connected; with one or more a model is shared");
-  return good("connected; one is enough, three make a copy sure");
+  return good("connected; with three or more a copied model can be checked");
 }
 
 /** How long a node has waited, where all average at once. */

@@ -40,7 +40,10 @@ function keep(key, value) {
 /** Everything so far, and then what comes. */
 async function begin() {
   try {
-    state.picture = new Picture(await api.get("summary"));
+    const picture = new Picture(await api.get("summary"));
+    // Another version of the daemon has other scripts.
+    if (state.picture && state.picture.run.version !== picture.run.version) return location.reload();
+    state.picture = picture;
     await open();
   } catch (error) {
     lost(error);
@@ -53,6 +56,7 @@ async function begin() {
 
 function lost(error) {
   state.isLost = true;
+  showConnection();
   if (state.update) return draw();
   return main.replaceChildren(el("h1", { class: "verdict", "data-tone": "bad" }, "The daemon does not answer"), el("p", { class: "quiet" }, error.message));
 }
@@ -98,11 +102,15 @@ export function draw() {
   const { picture } = state;
   say(document.getElementById("run"), picture.run.run_name || picture.run.run || "murmur");
   say(document.getElementById("node"), named(picture.node, picture.run.name));
+  showConnection();
+  if (state.curves?.isTooFine && !state.isThinning) thin();
+  state.update(context());
+}
+
+function showConnection() {
   const connection = document.getElementById("connection");
   say(connection, state.isLost ? "Not connected to the daemon" : "Live");
   set(connection, "data-tone", state.isLost ? "bad" : null);
-  if (state.curves?.isTooFine && !state.isThinning) thin();
-  state.update(context());
 }
 
 async function thin() {

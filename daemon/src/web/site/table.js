@@ -3,7 +3,7 @@
 import { el, say, set } from "./elements.js";
 
 export class Table {
-  /** `columns`: [{ title, help, text(row), order(row), number, tone(row) }]; the first names a row. */
+  /** `columns`: [{ title, help, text(row), order(row), isOpposite, number, tone(row) }]; the first names a row. */
   constructor({ caption, columns, sort = 0, isReversed = false, empty }) {
     Object.assign(this, { columns, sort, isReversed, rows: new Map(), empty });
     this.body = el("tbody");
@@ -29,8 +29,10 @@ export class Table {
 
   mark() {
     this.heads.forEach((head, index) => {
-      const order = index !== this.sort ? null : this.isReversed ? "descending" : "ascending";
-      set(head, "aria-sort", order);
+      // Numbers begin with the greatest, unless what orders them rises as they fall.
+      const column = this.columns[index];
+      const isRising = Boolean(column.number) === (this.isReversed !== Boolean(column.isOpposite));
+      set(head, "aria-sort", index !== this.sort ? null : isRising ? "ascending" : "descending");
     });
   }
 

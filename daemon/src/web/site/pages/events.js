@@ -35,7 +35,7 @@ export default {
       key = next;
       list.replaceChildren(...shown.map(line));
       const warnings = events.filter(({ facts }) => facts.level !== "info").length;
-      say(note, `${count(shown.length)} of ${count(events.length)} events, ${count(warnings)} of them warnings or errors. Healthy: no warning is newer than its remedy.`);
+      say(note, `${count(shown.length)} of ${count(events.length)} events, ${count(warnings)} of them warnings or errors. Healthy: no new warnings.`);
     }
     const nodes = [
       el("div", { class: "filter" },

@@ -12,7 +12,7 @@ const EVENTS = 5;
 export default {
   title: "Overview",
   metrics: ["loss", "validation_loss", "accuracy", "roc_auc", "r_squared", "ratio", "tokens_per_second", "sent_per_second", "received_per_second"],
-  build() {
+  build({ picture: { run: { prediction } } }) {
     const verdict = el("h1", { class: "verdict" });
     // Its words change with each second at times; what is read aloud changes only with how it is.
     const aloud = el("p", { class: "hidden", role: "status" });
@@ -23,7 +23,7 @@ export default {
 
     const [loss, speed, steps] = [figure("Loss"), figure("Speed"), figure("Steps")];
     const lossChart = new Chart({
-      title: "Loss, in nats",
+      title: `Loss, in nats a ${prediction}`,
       curves: [{ metric: "loss", name: "training" }, { metric: "validation_loss", name: "validation" }],
       written: (value) => fixed(value, 3),
     });
@@ -80,7 +80,7 @@ export default {
       progress.hidden = !isNumber(share);
       if (isNumber(share)) progress.value = share;
       say(far, howFar(picture));
-      loss.show(fixed(sample.loss, 3), health.loss(sample, curves.of("loss")));
+      loss.show(fixed(sample.loss, 3), health.loss(sample, curves.of("loss"), prediction));
       const scored = scores(sample);
       score.node.hidden = scoreChart.node.hidden = scored.length === 0;
       if (scored.length > 0) score.show(scored[0], { words: scored.slice(1).join(" · ") });

@@ -8,7 +8,7 @@ import { Table } from "../table.js";
 const RESULTS = { rejected: "busy", deadline_passed: "too late", partner_lost: "lost", model_replaced: "model replaced", not_held: "handed over" };
 
 export default {
-  title: "Peers",
+  title: "Members",
   lead: "Members that this node knows. Names and speeds are what they say themselves; all else this node has measured.",
   metrics: [],
   build() {
@@ -32,14 +32,14 @@ export default {
         { title: "Took", help: "from the proposal to the end; a few seconds on a good link are healthy", number, text: (peer) => brief(peer.last?.facts.seconds), order: greatest((peer) => peer.last?.facts.seconds) },
         { title: "Done", help: "completed exchanges; about as many with each is healthy", number, text: (peer) => count(peer.exchanges), order: (peer) => peer.exchanges },
         { title: "Failed", help: "exchanges that broke off; fewer than one in ten is healthy", number, text: (peer) => count(peer.failed), order: (peer) => peer.failed },
-        { title: "Speed", help: "tokens or images a second, as it says itself; steady is healthy", number, text: (peer) => count(peer.facts.says_tokens_per_second), order: (peer) => peer.facts.says_tokens_per_second },
+        { title: "Speed", help: "tokens, images or rows a second, as it says itself; steady is healthy", number, text: (peer) => count(peer.facts.says_tokens_per_second), order: (peer) => peer.facts.says_tokens_per_second },
         { title: "Lag", help: "steps that its model was behind this one; less than 0 where it was ahead; near 0 is healthy", number, text: (peer) => fixed(peer.lag, 0), order: greatest((peer) => peer.lag) },
         { title: "Sent", help: "since this process began; about as much as received is healthy", number, text: (peer) => bytes(peer.facts.sent), order: greatest((peer) => peer.facts.sent) },
         { title: "Received", help: "since this process began", number, text: (peer) => bytes(peer.facts.received), order: greatest((peer) => peer.facts.received) },
         { title: "Now", help: "bytes a second, both ways; 0 between exchanges is healthy", number, text: (peer) => (peer.facts.connected ? rate(peer.rate) : "–"), order: greatest((peer) => peer.rate) },
         { title: "Trip", help: "the round trip of the last ping; below a second is healthy", number, text: (peer) => brief(peer.facts.rtt), order: greatest((peer) => peer.facts.rtt), tone: (peer) => health.member.trip(peer.facts.rtt) },
         { title: "Path", help: "direct is better than by a relay", text: (peer) => peer.facts.path ?? (peer.facts.connected ? "–" : "away") },
-        { title: "Trust", help: "how much of the usual its model may change; 100 % is healthy", number, text: (peer) => (peer.facts.banned ? "banned" : `${Math.round(100 * peer.facts.trust)} %`), order: (peer) => -peer.facts.trust, tone: (peer) => health.member.trust(peer.facts) },
+        { title: "Trust", help: "how much of the usual its model may change; 100 % is healthy", number, text: (peer) => (peer.facts.banned ? "banned" : `${Math.round(100 * peer.facts.trust)} %`), order: (peer) => -peer.facts.trust, isOpposite: true, tone: (peer) => health.member.trust(peer.facts) },
       ],
     });
     filter.addEventListener("input", () => context && update(context));

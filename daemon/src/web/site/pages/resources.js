@@ -9,7 +9,8 @@ export default {
   title: "Resources",
   lead: "What the daemon takes of its machine.",
   metrics: ["processors", "memory", "disk_free", "tokens_per_second"],
-  build() {
+  build({ picture }) {
+    const unit = picture.unit();
     const facts = el("p", { class: "quiet" });
     const [processors, memory, disk, step] = [figure("Processors"), figure("Memory"), figure("Disk"), figure("Step")];
     const whole = (value) => count(value);
@@ -18,7 +19,7 @@ export default {
       chart("Processors in use", "processors", (value) => fixed(value, 1)),
       chart("Memory held", "memory", bytes),
       chart("Disk free", "disk_free", bytes, false),
-      chart("Tokens or images a second", "tokens_per_second", whole),
+      chart(`${unit[0].toUpperCase()}${unit.slice(1)} a second`, "tokens_per_second", whole),
     ];
     function update({ picture, curves }) {
       charts.forEach((one) => one.draw(curves));

@@ -12,8 +12,8 @@ export default {
     const manifest = el("div");
     const settings = el("div");
     const note = el("p", { class: "quiet" });
-    showTicket(ticket);
     api.get("run").then((run) => {
+      showTicket(ticket, run.closed);
       say(note, `${run.run} · ${run.closed ? "a closed run: only who has a ticket may join" : "an open run: anybody who knows it may join"}`);
       manifest.replaceChildren(...sections(run.manifest));
       settings.replaceChildren(...sections(run.settings, run.defaults));
@@ -22,24 +22,26 @@ export default {
       note,
       section("Ticket", ticket),
       section("Agreed on by all members", manifest),
-      section("Set on this machine", el("p", { class: "quiet" }, "Bold: other than usual. Of paths only the last part is shown, of secrets nothing."), settings),
+      section("Set on this machine", el("p", { class: "quiet" }, "Bold: not the default. Of paths only the last part is shown, of secrets nothing."), settings),
     ];
     return { nodes, update: () => {} };
   },
 };
 
-/** The ticket, or a field for the token that it needs. */
-async function showTicket(place) {
-  if (!api.token()) return place.replaceChildren(ask(place));
+/** The ticket; of a closed run a field for the token that it needs. */
+async function showTicket(place, isClosed) {
+  const token = api.token();
+  if (isClosed && !token) return place.replaceChildren(ask(place));
   try {
-    const answer = await api.get("ticket", { headers: { Authorization: `Bearer ${api.token()}` } });
+    const answer = await api.get("ticket", { headers: token ? { Authorization: `Bearer ${token}` } : {} });
     const secret = answer.closed ? "It holds the secret of a closed run: who has it may join." : "Others join with:";
     const line = el("pre", { tabindex: 0 }, answer.join);
     const copy = el("button", { type: "button", "aria-live": "polite", onclick: () => copyOf(line).then((said) => say(copy, said)) }, "Copy");
     return place.replaceChildren(el("div", {}, el("p", {}, secret), line, copy), code(answer.qr) ?? "");
   } catch (error) {
-    if (error.status === 401) api.dropToken();
-    return place.replaceChildren(el("p", { "data-tone": "bad" }, error.status === 401 ? "That is not this daemon's token." : error.message), ask(place));
+    if (error.status !== 401) return place.replaceChildren(el("p", { "data-tone": "bad" }, error.message));
+    api.dropToken();
+    return place.replaceChildren(ask(place, "This token is not valid now: each start of the daemon draws a new one."));
   }
 }
 
@@ -54,15 +56,18 @@ async function copyOf(line) {
   }
 }
 
-function ask(place) {
+function ask(place, said = "") {
+  const wrong = el("p", { "data-tone": "bad", role: "alert" }, said);
   const field = el("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false" });
   const show = () => {
-    api.keepToken(field.value.trim());
-    showTicket(place);
+    const token = field.value.trim();
+    if (!/^[0-9a-f]{64}$/.test(token)) return say(wrong, "A token has 64 digits and letters a to f.");
+    api.keepToken(token);
+    return showTicket(place, true);
   };
   field.addEventListener("keydown", (event) => { if (event.key === "Enter") show(); });
-  return el("div", {},
-    el("p", {}, "A ticket lets others in, so it needs the daemon's token. It stands in ", el("code", {}, "daemon.json"), " in the data directory. ", el("code", {}, "murmur ticket"), " prints a ticket as well."),
+  return el("div", {}, wrong,
+    el("p", {}, "The ticket of a closed run lets others in, so it needs the daemon's token. It stands in ", el("code", {}, "daemon.json"), " in the data directory. ", el("code", {}, "murmur ticket"), " prints a ticket as well."),
     el("p", { class: "filter" }, el("label", { for: "token" }, "Token "), field, " ", el("button", { type: "button", onclick: show }, "Show")));
 }
 
@@ -79,7 +84,7 @@ function sections(values, usual) {
     const rows = Object.entries(fields).filter(([, value]) => value !== null).map(([field, value]) => {
       const text = written(value);
       const isOther = usual && JSON.stringify(usual[name]?.[field]) !== JSON.stringify(value);
-      return el("tr", {}, el("th", { scope: "row" }, field.replaceAll("_", " ")), el("td", {}, isOther ? el("strong", {}, text) : text));
+      return el("tr", {}, el("th", { scope: "row" }, field), el("td", {}, isOther ? el("strong", {}, text) : text));
     });
     return el("div", { class: "settings" }, el("h3", {}, name.replaceAll("_", " ")), el("table", {}, el("tbody", {}, ...rows)));
   });

@@ -12,7 +12,7 @@ const PERIOD = 2000;
 /** Seconds after which an edge has faded. */
 const FADED = 300;
 
-/** Members that are drawn; the page Peers and the table have the others. */
+/** Members that are drawn; the page Members and the table have the others. */
 const DRAWN_MAX = 48;
 
 const SIZE = 560;
@@ -72,7 +72,10 @@ export default {
     }
 
     function drawGraph(members, links) {
-      const drawn = members.slice(0, DRAWN_MAX);
+      // This node, then who is connected, then others, again in the order of their ids.
+      const rank = (member) => (member.isSelf ? 0 : member.isHere ? 1 : 2);
+      const near = [...members].sort((one, other) => rank(one) - rank(other)).slice(0, DRAWN_MAX);
+      const drawn = members.filter((member) => near.includes(member));
       const middle = SIZE / 2;
       const radius = SIZE / 2 - 60;
       const places = new Map(drawn.map(({ id }, index) => {
@@ -108,7 +111,7 @@ export default {
       });
       const left = members.length - drawn.length;
       const more = left === 1 ? "1 more member is" : `${count(left)} more members are`;
-      say(said, left > 0 ? `${more} not drawn; the page Peers has all that this node knows.` : "");
+      say(said, left > 0 ? `${more} not drawn; the page Members has all that this node knows.` : "");
     }
 
     ask();

@@ -16,7 +16,7 @@ export default {
   title: "Traffic",
   lead: "Bytes over the wire. The curves count everything; the table counts models and exchanges, member by member.",
   metrics: ["sent_per_second", "received_per_second"],
-  build() {
+  build({ picture }) {
     const [sent, received, today, boundaries] = [figure("Sent now"), figure("Received now"), figure("Today"), figure("Boundaries")];
     const chart = new Chart({
       title: "Bytes a second",
@@ -29,7 +29,7 @@ export default {
       { title: `Sent, ${name}`, number: true, text: (peer) => bytes(peer[key].sent), order: (peer) => peer[key].sent },
       { title: `Received, ${name}`, number: true, text: (peer) => bytes(peer[key].received), order: (peer) => peer[key].received },
     ]);
-    const rates = { title: "Rate, 5 min", help: "both ways", number: true, text: (peer) => rate(pace(peer)), order: pace };
+    const rates = { title: "Rate, 5 min", help: "both ways", number: true, text: (peer) => rate(pace(peer, picture.up)), order: (peer) => pace(peer, picture.up) };
     const who = { title: "Member", text: (peer) => named(peer.peer, peer.name) + (peer.connected ? "" : " (away)") };
     const table = new Table({
       caption: "Bytes with each member", empty: "Nothing was sent to a member yet.", sort: 6, columns: [who, rates, ...columns],
@@ -49,7 +49,7 @@ export default {
     };
     ask();
 
-    function update({ picture, curves }) {
+    function update({ curves }) {
       chart.draw(curves);
       const { sample, rates: now } = picture;
       if (!sample) return;
@@ -63,7 +63,7 @@ export default {
   },
 };
 
-/** Bytes a second both ways, over five minutes. */
-function pace(peer) {
-  return (peer.five_minutes.sent + peer.five_minutes.received) / 300;
+/** Bytes a second both ways, over five minutes; over less where the daemon has run for `up` seconds. */
+function pace(peer, up) {
+  return (peer.five_minutes.sent + peer.five_minutes.received) / Math.max(1, Math.min(300, up));
 }
