@@ -54,9 +54,22 @@ pub(crate) const LENDING: &str = "lending";
 /// The file beside it that tells of data directories elsewhere.
 const ELSEWHERE: &str = "elsewhere";
 
+/// Of a disk one part of so many stays free of what is loaded from elsewhere, though at most `RESERVE_MAX` (guesses).
+const RESERVE_OF_DISK: u64 = 20;
+
+/// In bytes.
+const RESERVE_MAX: u64 = 256 << 20;
+
 /// Bytes that this user may still write to the disk of a folder; none where the system does not tell.
 pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
     rustix::fs::statvfs(folder).ok().map(|status| status.f_bavail * status.f_frsize)
+}
+
+/// Bytes that may be loaded into a folder: the free ones but for a reserve, of which checkpoints and journals live.
+pub(crate) fn loadable_bytes(folder: &Path) -> Option<u64> {
+    let status = rustix::fs::statvfs(folder).ok()?;
+    let (free, all) = (status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize);
+    Some(free.saturating_sub(RESERVE_MAX.min(all / RESERVE_OF_DISK)))
 }
 
 /// Writes a file so that after a power cut there is the old content or the new, never a part: a temporary file beside

@@ -63,6 +63,8 @@ pub enum Fault {
     Status(u16),
     /// A byte of the content is another one.
     Flip,
+    /// No length is told, and zeros follow the content without end.
+    Endless,
 }
 
 /// A request.
@@ -208,9 +210,15 @@ fn serve(stream: TcpStream, address: SocketAddr, store: &Mutex<Store>, ends: &At
     for (name, value) in &answer.headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
-    (&stream).write_all(format!("{text}Content-Length: {}\r\n\r\n", answer.content.len()).as_bytes())?;
+    if !matches!(fault, Some(Fault::Endless)) {
+        text.push_str(&format!("Content-Length: {}\r\n", answer.content.len()));
+    }
+    (&stream).write_all(format!("{text}\r\n").as_bytes())?;
     if asked.method != "HEAD" {
         (&stream).write_all(&answer.content[..sent])?;
+    }
+    while matches!(fault, Some(Fault::Endless)) && !ends.load(Ordering::SeqCst) {
+        (&stream).write_all(&[0; 64 * 1024])?;
     }
     if matches!(fault, Some(Fault::Stall(_))) {
         // Until the other side goes, or the test is over.

@@ -279,6 +279,19 @@ fn what_does_not_come_or_is_another_file_ends_in_one_line_with_a_remedy() {
 }
 
 #[test]
+fn a_file_without_an_end_leaves_room_on_the_disk_and_nothing_of_itself() {
+    let Some(disk) = SmallDisk::mount(8 << 20) else { return };
+    let files = [("/book.txt".to_owned(), book(300_000))].into();
+    let bench = Bench::new(Store { files, faults: vec![Fault::Endless], ..Store::default() });
+    let (code, error, _) =
+        refused(bench.start(&["--data", &bench.place("/book.txt")]).env("XDG_CACHE_HOME", disk.path()));
+    assert_eq!(code, 5, "{error}");
+    assert!(error.contains(" can be loaded into "), "{error}");
+    let left: u64 = files_in(disk.path()).iter().filter_map(|path| Some(path.metadata().ok()?.len())).sum();
+    assert!(left < 100_000, "{left} bytes are left of it");
+}
+
+#[test]
 fn a_full_disk_ends_the_start_and_room_lets_it_go_on() {
     let Some(disk) = SmallDisk::mount(400 * 1024) else { return };
     let content = book(300_000);

@@ -30,6 +30,11 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     arguments.extend(["--data-dir".to_owned(), directory.display().to_string()]);
     let here = std::env::current_dir()?;
     let folders = Folders::of(&directory, here, &settings, &manifest);
+    let paths = folders.writable.iter().chain([&folders.here]).map(|path| path.display().to_string());
+    if let Some(word) = paths.chain(arguments.iter().cloned()).find(|word| word.contains(char::is_control)) {
+        let message = format!("{word:?} has a control character, which would begin another line of the unit");
+        return Err(Failure::new(ExitCode::Settings, message).hint("choose another name").into());
+    }
     folders.make()?;
     if let Some((ticket, secret)) = ticket.as_ref().and_then(|ticket| Some((ticket, ticket.secret.as_ref()?))) {
         arguments.extend(["--secret-file".to_owned(), keep_secret(&directory, ticket.run, secret)?]);

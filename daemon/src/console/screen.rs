@@ -14,7 +14,7 @@ use crossterm::terminal::{Clear, ClearType};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::fitted::{fitted, set_in};
-use super::terminal::{shown, shown_json};
+use super::terminal::{shown, shown_json, shown_log};
 use super::{aside, output};
 
 /// Whether the last block has been drawn.
@@ -197,8 +197,8 @@ impl Drop for LogLine {
     fn drop(&mut self) {
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         if !line.is_empty() {
-            let line = line.to_vec();
-            aside::write(move || drop(screen().say(&mut io::stderr().lock(), &line, Size::now)));
+            let line = shown_log(line);
+            aside::write(move || drop(screen().say(&mut io::stderr().lock(), line.as_bytes(), Size::now)));
         }
     }
 }

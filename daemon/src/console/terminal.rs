@@ -13,6 +13,23 @@ pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     escaped(text, |character| matches!(character, '\n' | '\t'))
 }
 
+/// One line of a logger, whose own colours stay (`ESC [ … m`): values in it are anybody's, line ends as well.
+pub(crate) fn shown_log(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let mut parts = text.split('\u{1b}');
+    let mut shown = escaped(parts.next().unwrap_or_default(), |_| false).into_owned();
+    for part in parts {
+        let is_of_colour = |byte: u8| byte.is_ascii_digit() || byte == b';';
+        let codes = part.strip_prefix('[').map(|rest| rest.bytes().take_while(|byte| is_of_colour(*byte)).count());
+        let colour = codes.map(|codes| codes + 1).filter(|end| part[*end..].starts_with('m'));
+        let (kept, rest) = part.split_at(colour.map_or(0, |end| end + 1));
+        shown.push_str(if kept.is_empty() { r"\u{1b}" } else { "\u{1b}" });
+        shown.push_str(kept);
+        shown.push_str(&escaped(rest, |_| false));
+    }
+    shown
+}
+
 /// One line of JSON: the same text for a reader of JSON, and nothing that a terminal obeys.
 pub(crate) fn shown_json(line: &str) -> Cow<'_, str> {
     if !line.contains(is_unprintable) {
@@ -98,6 +115,16 @@ mod tests {
         parts.iter().for_each(|part| text.write(part).expect("memory"));
         text.finish().expect("memory");
         bytes
+    }
+
+    #[test]
+    fn of_a_logged_line_nothing_but_its_colours_is_obeyed() {
+        let coloured = "\u{1b}[2m2026\u{1b}[0m \u{1b}[38;5;1m WARN\u{1b}[0m é";
+        assert_eq!(shown_log(coloured.as_bytes()), coloured);
+        let hostile = "address=/dns4/x\nerror: run …\u{202e}\u{1b}]0;title\u{7}\u{1b}[2J\u{1b}[\u{1b}";
+        let shown = shown_log(hostile.as_bytes());
+        assert!(!shown.contains(is_unprintable), "{shown:?}");
+        assert!(shown.starts_with(r"address=/dns4/x\u{a}error: run …\u{202e}\u{1b}]0;title"), "{shown}");
     }
 
     #[test]

@@ -20,6 +20,7 @@
 pub(crate) mod follow;
 pub(super) mod refusal;
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +35,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
 
 use self::follow::Following;
 use self::refusal::refuse;
@@ -49,7 +50,8 @@ use crate::observe::metrics;
 use crate::observe::report::NodeReport;
 use crate::web::{self, About, Dashboard, Token};
 
-/// Connections at once; further ones are closed. Any program of this machine may ask, and files are shared with the network.
+/// Connections at once; with one more the oldest is closed, so that who holds all of them, without asking or without reading
+/// answers, keeps nobody out. Any program of this machine may ask, and files are shared with the network.
 const CONNECTIONS_MAX: usize = 64;
 
 /// How long a request's header may take, and a connection be idle.
@@ -120,8 +122,8 @@ impl Drop for StatusServer {
 
 /// Answers until it is dropped, and all connections with it.
 async fn serve(listener: TcpListener, router: Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
+    let mut oldest_first = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -132,16 +134,20 @@ async fn serve(listener: TcpListener, router: Router) {
             }
         };
         while connections.try_join_next().is_some() {}
-        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        oldest_first.retain(|connection: &AbortHandle| !connection.is_finished());
+        if oldest_first.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = oldest_first.pop_front()
+        {
+            oldest.abort();
+        }
         let service = TowerToHyperService::new(router.clone());
-        connections.spawn(async move {
+        oldest_first.push_back(connections.spawn(async move {
             let mut connection = http1::Builder::new();
             connection.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
             if let Err(error) = connection.serve_connection(TokioIo::new(stream), service).await {
                 tracing::debug!("a connection to the status page has ended: {error}");
             }
-            drop(place);
-        });
+        }));
     }
 }
 
@@ -321,23 +327,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_sends_no_request_keeps_nobody_out_for_long() {
-        use tokio::io::AsyncReadExt;
+    async fn who_sends_no_request_or_reads_no_answer_keeps_nobody_out() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let server = server().await;
         let at = server.address();
+        let host = format!("Host: {at}\r\n");
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS_MAX {
             idle.push(tokio::net::TcpStream::connect(at).await.expect("it listens"));
         }
-        let mut one_more = tokio::net::TcpStream::connect(at).await.expect("it listens");
-        let early = Duration::from_secs(2);
-        let end = tokio::time::timeout(early, one_more.read(&mut [0])).await.expect("closed at once");
-        assert!(end.is_err() || end.is_ok_and(|bytes| bytes == 0));
+        assert_eq!(answer(at, "GET /status", &host).await, "200");
         for stream in &mut idle {
-            let limit = HEADER_TIMEOUT + early;
+            let limit = HEADER_TIMEOUT + Duration::from_secs(2);
             let _ = tokio::time::timeout(limit, stream.read_to_end(&mut Vec::new())).await.expect("closed in time");
         }
-        assert_eq!(answer(at, "GET /status", &format!("Host: {at}\r\n")).await, "200");
+        // Answers of more bytes than the system keeps for who does not read.
+        let many = format!("GET /api/v1/openapi.json HTTP/1.1\r\n{host}\r\n").repeat(200);
+        let mut deaf = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let mut stream = tokio::net::TcpStream::connect(at).await.expect("it listens");
+            stream.write_all(many.as_bytes()).await.expect("sent");
+            deaf.push(stream);
+        }
+        assert_eq!(answer(at, "GET /status", &host).await, "200");
     }
 
     #[tokio::test]

@@ -16,10 +16,13 @@ use super::cache::unwritten;
 use super::http::{Answer, is_passing, server};
 use super::progress::Progress;
 use super::trouble::Trouble;
-use crate::store::free_bytes;
+use crate::store::loadable_bytes;
 
 /// Bytes that are read, counted and written at once.
 const PIECE_BYTES: usize = 64 * 1024;
+
+/// After so many bytes, or half of the room that there was, it is looked whether the disk has room for more.
+const ROOM_LOOKED_AFTER: u64 = 16 * 1024 * 1024;
 
 /// Attempts in a row that bring nothing, where this process has had nothing yet: waits of 3.5 s in all.
 const FIRST_ATTEMPTS: u32 = 4;
@@ -218,7 +221,6 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     // Where an answer does not tell its length, it has to have the one that is known.
     let total = total.or(wanted.bytes);
     if let Some(total) = total {
-        check_room(wanted, total.saturating_sub(here))?;
         if wanted.bytes.is_none() {
             progress.expect(total);
         }
@@ -226,7 +228,16 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     file.seek(SeekFrom::Start(here)).map_err(written)?;
     let mut body = answer.body.into_with_config().limit(u64::MAX).reader();
     let mut piece = vec![0; PIECE_BYTES];
+    let mut looks_at = here;
     loop {
+        if here >= looks_at {
+            let room = room(wanted, total.map_or(1, |total| total.saturating_sub(here)));
+            // What has no known end may never fit.
+            if room.is_err() && total.is_none() {
+                std::fs::remove_file(path).map_err(written)?;
+            }
+            looks_at = here + (room? / 2).clamp(PIECE_BYTES as u64, ROOM_LOOKED_AFTER);
+        }
         let read = match body.read(&mut piece) {
             Ok(0) => break,
             Ok(read) => read,
@@ -316,13 +327,14 @@ fn range(header: Option<&str>) -> Option<(u64, Option<u64>)> {
     Some((part.split_once('-')?.0.trim().parse().ok()?, total.trim().parse().ok()))
 }
 
-fn check_room(wanted: &Wanted<'_>, needed: u64) -> Result<(), Stop> {
+/// Bytes that the disk has room for, where they are as many as that.
+fn room(wanted: &Wanted<'_>, needed: u64) -> Result<u64, Stop> {
     let folder = wanted.incomplete.parent().unwrap_or(Path::new("."));
-    let free = free_bytes(folder);
-    if free.is_none_or(|free| free >= needed) {
-        return Ok(());
+    let free = loadable_bytes(folder).unwrap_or(u64::MAX);
+    if free >= needed {
+        return Ok(free);
     }
-    let (place, free, folder) = (wanted.place.to_owned(), free.unwrap_or_default(), folder.to_owned());
+    let (place, folder) = (wanted.place.to_owned(), folder.to_owned());
     Err(Stop::For(Trouble::NoRoom { place, needed, free, folder }))
 }
 

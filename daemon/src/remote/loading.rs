@@ -10,7 +10,7 @@ use super::download::{Known, Wanted, load};
 use super::http::Answer;
 use super::progress::Progress;
 use super::trouble::Trouble;
-use crate::store::free_bytes;
+use crate::store::loadable_bytes;
 
 /// Files that are loaded at once: small ones take as long as an answer does. Four of them fill most lines; a guess.
 const AT_ONCE: usize = 4;
@@ -113,7 +113,7 @@ fn check_room(place: &str, repository: &Repository, missing: &[(&String, &Entry)
         length(repository.blob(&entry.blob)).max(length(repository.incomplete(&entry.blob)))
     };
     let needed = missing.iter().map(|(_, entry)| entry.bytes.saturating_sub(here(entry))).sum();
-    match free_bytes(repository.root()) {
+    match loadable_bytes(repository.root()) {
         Some(free) if free < needed => {
             Err(Trouble::NoRoom { place: place.to_owned(), needed, free, folder: repository.root().to_owned() })
         }

@@ -47,7 +47,7 @@ pub(crate) enum Trouble {
     #[error("{place} holds {name:?}, a name that no file here may have")]
     Name { place: String, name: String },
     /// The disk is too small.
-    #[error("{place} takes {}, and {} are free in {}", human_bytes(*.needed), human_bytes(*.free), .folder.display())]
+    #[error("{place} takes {}, and {} can be loaded into {}", human_bytes(*.needed), human_bytes(*.free), .folder.display())]
     NoRoom { place: String, needed: u64, free: u64, folder: PathBuf },
     /// The disk cannot be written.
     #[error("cannot write {}: {error}", .path.display())]
