@@ -20,6 +20,8 @@ struct Shard {
     /// Holds the parameters; only those of the shard are ever read.
     optimizer: Learner,
     gradients: BTreeMap<(Place, u64), Vec<f32>>,
+    /// Of the schedule at the last step.
+    progress: f64,
 }
 
 struct Worker {
@@ -69,6 +71,7 @@ impl Servers {
             server: Server::new(members, kept, setting.timeouts()),
             optimizer: Learner::new(setting, node),
             gradients: BTreeMap::new(),
+            progress: 0.0,
         };
         let worker = |node| {
             let learner = Learner::new(setting, node);
@@ -100,9 +103,11 @@ impl Servers {
 
     fn drain(&mut self, world: &mut World, shard: usize) {
         let mut answered = Vec::new();
+        let living: Vec<f64> = world.living().map(|node| self.workers[node].steps as f64).collect();
+        let done = living.iter().sum::<f64>() / living.len().max(1) as f64;
         while let Some(order) = self.shards[shard].server.poll_order() {
-            let (range, workers) = (self.range(shard), self.workers.len() as f64);
-            let Shard { server, optimizer, gradients } = &mut self.shards[shard];
+            let range = self.range(shard);
+            let Shard { server, optimizer, gradients, progress } = &mut self.shards[shard];
             match order {
                 ServerOrder::Step { of, .. } => {
                     let mut mean = vec![0.0; self.length];
@@ -112,8 +117,9 @@ impl Servers {
                             *mean += value / of.len() as f32;
                         }
                     }
-                    let used = server.counts().gradients - of.len() as u64;
-                    optimizer.step_with(mean, used as f64 / workers);
+                    // Of those that are left, as the run's end is.
+                    *progress = done;
+                    optimizer.step_with(mean, done);
                 }
                 ServerOrder::Answer { to, tick } => {
                     let values = optimizer.parameters()[range].to_vec();
@@ -170,11 +176,12 @@ impl Machine for Servers {
             Parcel::Gradient { shard, tick, values } => {
                 let (now, name) = (world.now(), (from as Place, tick));
                 let Shard { server, gradients, .. } = &mut self.shards[shard];
-                gradients.insert(name, values);
-                if !server.pushed(now, from as Place, tick) {
-                    gradients.remove(&name);
-                } else if shard == 0 {
-                    (self.workers[from].pushed, self.workers[from].heard) = (tick + 1, now);
+                // Of one that comes twice the first is kept.
+                if server.pushed(now, from as Place, tick) {
+                    gradients.insert(name, values);
+                    if shard == 0 {
+                        (self.workers[from].pushed, self.workers[from].heard) = (tick + 1, now);
+                    }
                 }
                 self.drain(world, shard);
             }
@@ -241,6 +248,28 @@ mod tests {
     use super::*;
     use crate::compare::Fault;
     use crate::compare::tests::setting;
+    use crate::compare::world;
+
+    /// A schedule that follows the dead as well would end at a high rate, and a kill would seem to cost loss.
+    #[test]
+    fn the_learning_rate_comes_to_its_end_where_a_worker_is_killed() {
+        for name in ["ps", "ps-async"] {
+            let setting = setting(name, Fault::Kill);
+            let mut servers = Servers::new(&setting);
+            let outcome = world::run(&setting, &mut servers, &|| false).expect("nobody interrupts");
+            assert!(outcome.is_complete, "{name}");
+            let end = servers.shards[0].progress;
+            assert!(end >= setting.steps as f64 - 2.0, "{name}: {end} of {} steps", setting.steps);
+        }
+    }
+
+    #[test]
+    fn a_gradient_that_arrives_twice_is_used_once() {
+        let mut setting = setting("ps", Fault::None);
+        setting.links.loss = 0.2;
+        let outcome = setting.run(&|| false).expect("nobody interrupts");
+        assert!(outcome.is_complete && outcome.violations.is_empty(), "{:?}", outcome.violations);
+    }
 
     #[test]
     fn the_bound_is_held_against_all_that_cannot_have_been_given_up() {

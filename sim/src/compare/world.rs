@@ -326,7 +326,8 @@ impl World {
         }
     }
 
-    fn living(&self) -> impl Iterator<Item = usize> {
+    /// Nodes that are there.
+    pub(super) fn living(&self) -> impl Iterator<Item = usize> {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].is_alive)
     }
 

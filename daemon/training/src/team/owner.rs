@@ -381,6 +381,7 @@ impl Owner {
         if !self.is_ready_within(PATIENCE, true)? {
             return self.waiting();
         }
+        self.count_wait();
         if self.asked == Asked::Nothing {
             let pieces: Vec<Piece> = microbatches.iter().cloned().map(Piece).collect();
             let count = |lane| microbatches.iter().filter(|microbatch| microbatch.lane == lane).count();
@@ -395,10 +396,7 @@ impl Owner {
             None => self.waiting(),
             // It was asked for before the state changed: some stages may have computed with the one before.
             Some(Ended::Gathered) if self.unwritten.is_some() || self.division.has_changed => Ok(None),
-            Some(Ended::Gathered) => {
-                self.count_wait();
-                Ok(Some(self.model.passing.losses))
-            }
+            Some(Ended::Gathered) => Ok(Some(self.model.passing.losses)),
             Some(Ended::Batch(BatchOutcome::Dropped(DropReason::NotFinite))) => {
                 self.squares.fill(f64::NAN);
                 Ok(Some([f64::NAN; 2]))

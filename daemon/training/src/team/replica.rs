@@ -182,8 +182,14 @@ impl Replica for TeamReplica {
         let Asked::Gathered(batch) = owner.asked else { return owner.waiting() };
         let factors = StepFactors { gradient_norm, learning_rate, members: owner.members };
         owner.tell(CaptainEvent::StepDecided { batch, factors });
-        match owner.until_ended()? {
-            Some(Ended::Batch(BatchOutcome::Stepped)) => Ok(()),
+        // A batch that was decided on ends, with a helper that is lost as well: one that was stepped is not to be computed again.
+        let ended = loop {
+            if let Some(ended) = owner.until_ended()? {
+                break ended;
+            }
+        };
+        match ended {
+            Ended::Batch(BatchOutcome::Stepped) => Ok(()),
             _ => owner.waiting(),
         }
     }
