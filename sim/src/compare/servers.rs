@@ -253,7 +253,7 @@ mod tests {
     /// A schedule that follows the dead as well would end at a high rate, and a kill would seem to cost loss.
     #[test]
     fn the_learning_rate_comes_to_its_end_where_a_worker_is_killed() {
-        for name in ["ps", "ps-async"] {
+        for name in ["ps-stale", "ps-async"] {
             let setting = setting(name, Fault::Kill);
             let mut servers = Servers::new(&setting);
             let outcome = world::run(&setting, &mut servers, &|| false).expect("nobody interrupts");
@@ -265,7 +265,8 @@ mod tests {
 
     #[test]
     fn a_gradient_that_arrives_twice_is_used_once() {
-        let mut setting = setting("ps", Fault::None);
+        let mut setting = setting("ps-async", Fault::None);
+        setting.method.kind = Kind::Server { bound: Some(0), shards: 1 };
         setting.links.loss = 0.2;
         let outcome = setting.run(&|| false).expect("nobody interrupts");
         assert!(outcome.is_complete && outcome.violations.is_empty(), "{:?}", outcome.violations);
