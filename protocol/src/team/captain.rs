@@ -22,7 +22,7 @@ mod states;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::bounds::{FRAME_BYTES_MAX, LAYERS_MAX, REASON_BYTES_MAX};
+use super::bounds::{FRAME_BYTES_MAX, LAYERS_MAX, NUMBER_MAX, REASON_BYTES_MAX};
 use super::config::CaptainConfig;
 use super::cut::Cut;
 use super::effect::CaptainEffect;
@@ -303,6 +303,12 @@ impl Captain {
         }
         match message {
             TeamMessage::Offer(offer) => {
+                // An earlier life counted further, where this machine's clock has gone back since: the helper takes nothing lower.
+                let told = offer.held.map(|held| held.epoch).filter(|epoch| *epoch < NUMBER_MAX / 2);
+                if let Some(further) = told.filter(|epoch| *epoch >= self.next_number) {
+                    self.next_number = further + 1;
+                    self.config.epoch = self.next_number;
+                }
                 // What it held is known where it was told on this connection; of a life before nothing is taken up.
                 let first = known.offer.is_none();
                 if first {
