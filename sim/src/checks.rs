@@ -1,62 +1,27 @@
-//! What must hold of every run, whatever the network and the hosts did to it. One check per file, headed by the law that
-//! it holds a run to, each with a forged record that it must refuse.
+//! What must hold of every run, whatever the network and the hosts did to it. Each check is headed by the law that it holds
+//! a run to, fails with the first violation, and has a forged record that it must refuse.
 //!
 //! Checks of single exchanges run while the swarm does, and leave what they find in [`Record::found`]; the others look
 //! at a record. [`safety`] holds at any time, [`liveness`] after a calm phase that was long enough.
 
-mod answered_once;
-mod antisymmetric;
-mod bounded;
-mod bounded_views;
-mod clear_of_liars;
-mod completed;
-mod converged;
-mod crash_shift;
-mod everybody_exchanges;
-mod exactly_once;
-mod forgotten;
-mod left_alone;
-mod links_last;
-mod local_alone;
-mod loop_gain;
-mod mean_preserved;
-mod nobody_accused;
-mod nobody_isolated;
+mod calm;
+mod conduct;
+mod exchanges;
+mod limits;
+mod mean;
 mod one_replica;
-mod only_held;
-mod pair_distance;
-mod repeatable;
-mod step_bounded;
-mod toward_partner;
-mod training_never_waits;
+mod training;
 mod violation;
 
-pub(crate) use answered_once::{Answer, Answers, replied_once};
-pub use antisymmetric::antisymmetric;
-pub use bounded::bounded;
-pub use bounded_views::bounded_views;
-pub use clear_of_liars::clear_of_liars;
-pub use completed::completed;
-pub use converged::converged;
-pub use crash_shift::crash_shift;
-pub use everybody_exchanges::everybody_exchanges;
-pub use exactly_once::exactly_once;
-pub(crate) use exactly_once::{landed_once, merged_once};
-pub use forgotten::{can_be_remembered_too_long, forgotten};
-pub(crate) use left_alone::LeftAlone;
-pub use links_last::links_last;
-pub use local_alone::local_alone;
-pub use loop_gain::loop_gain;
-pub use mean_preserved::{mean_preserved, nothing_one_sided};
-pub use nobody_accused::nobody_accused;
-pub use nobody_isolated::nobody_isolated;
+pub use calm::{clear_of_liars, completed, converged, everybody_exchanges, nobody_isolated};
+pub use conduct::nobody_accused;
+pub(crate) use conduct::{Answer, Answers, LeftAlone, only_held, replied_once};
+pub use exchanges::{antisymmetric, exactly_once, pair_distance, step_bounded, toward_partner};
+pub(crate) use exchanges::{landed_once, merged_once};
+pub use limits::{bounded, bounded_views, can_be_remembered_too_long, forgotten, links_last};
+pub use mean::{crash_shift, mean_preserved, nothing_one_sided};
 pub(crate) use one_replica::{OneReplica, SumTaken};
-pub(crate) use only_held::only_held;
-pub use pair_distance::pair_distance;
-pub use repeatable::repeatable;
-pub use step_bounded::step_bounded;
-pub use toward_partner::toward_partner;
-pub use training_never_waits::training_never_waits;
+pub use training::{local_alone, loop_gain, repeatable, training_never_waits};
 pub use violation::Violation;
 
 use crate::record::Record;
@@ -112,7 +77,7 @@ pub(crate) mod forged {
     use murmur_protocol::numerics::CodeWidth;
     use murmur_protocol::{Correction, Snapshot, Time};
 
-    use crate::record::{ExchangeRecord, LifeRecord, MergeRecord, Side};
+    use crate::record::{ExchangeRecord, LifeRecord, MergeRecord, Record, Side};
 
     /// One side of an exchange of a model of two parameters that moves it by `codes`.
     pub(crate) fn merge(exchange: u64, side: Side, codes: [i8; 2]) -> (MergeRecord, Correction) {
@@ -145,6 +110,10 @@ pub(crate) mod forged {
         let (responder, to_responder) = merge(1, Side::Responder, codes[1]);
         let snapshots = [Snapshot::from(vec![4.0, -1.0]), Snapshot::from(vec![-2.0, 3.0])];
         ExchangeRecord { starter, responder, corrections: [to_starter, to_responder], snapshots }
+    }
+
+    pub(crate) fn of_lives(lives: impl Into<Vec<LifeRecord>>) -> Record {
+        Record { lives: lives.into(), ..Record::default() }
     }
 
     /// A life of ten steps of 100 ms that moved a model from zeros to `model`.

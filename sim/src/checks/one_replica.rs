@@ -10,6 +10,7 @@ use murmur_protocol::Time;
 use murmur_protocol::collective::Members;
 
 use super::Violation;
+use super::violation::ensure;
 use crate::scenario::HostIndex;
 
 const CHECK: &str = "one replica";
@@ -69,11 +70,9 @@ impl OneReplica {
         while self.sums.len() > REMEMBERED_MAX {
             self.sums.pop_first();
         }
-        match (known == replica, other_sum) {
-            (true, false) => Ok(()),
-            (false, _) => Err(Violation::new(CHECK, format!("host {host} has another replica after step {step}"))),
-            (true, true) => Err(Violation::new(CHECK, format!("host {host} has another sum of step {step}"))),
-        }
+        ensure!(known == replica, CHECK, "host {host} has another replica after step {step}");
+        ensure!(!other_sum, CHECK, "host {host} has another sum of step {step}");
+        Ok(())
     }
 }
 

@@ -17,3 +17,15 @@ impl Violation {
         Violation { check, finding: finding.to_string() }
     }
 }
+
+/// Returns a violation of a check from a function where a condition does not hold. Conditions say what is right, not
+/// what is wrong: with a value that is not a number no comparison holds.
+macro_rules! ensure {
+    ($holds:expr, $check:expr, $($finding:tt)+) => {
+        let holds: bool = $holds;
+        if !holds {
+            return Err(Violation::new($check, format_args!($($finding)+)));
+        }
+    };
+}
+pub(super) use ensure;
