@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use murmur_network::Admission;
+use murmur_network::{Admission, NetworkConfig};
 use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::{Event, PeerId, Secret};
 
-use crate::node::{Node, Over, config};
+use crate::node::{Node, Over, config, meet};
 
 async fn closed(over: Over, secret: Option<u8>) -> Node {
-    let mut settings = config(over);
-    settings.secret = secret.map(|byte| Secret::from_bytes([byte; 32]));
-    Node::start_with(settings).await
+    Node::start_with(NetworkConfig { secret: secret.map(|byte| Secret::from_bytes([byte; 32])), ..config(over) }).await
 }
 
 async fn refusal(node: &mut Node, other: PeerId) -> Refusal {
@@ -41,9 +39,7 @@ async fn members_of_a_closed_run_connect_and_strangers_are_refused_on_both_sides
             assert_eq!(refusal(&mut stranger, member.peer).await, theirs);
         }
         let mut second = closed(over, Some(7)).await;
-        second.dial(&member);
-        second.wait_connected(member.peer).await;
-        member.wait_connected(second.peer).await;
+        meet(&mut second, &mut member).await;
     }
 }
 
@@ -72,18 +68,14 @@ async fn who_is_not_on_the_list_of_the_allowed_is_turned_away_even_where_only_it
     let stranger = Node::start(Over::Tcp).await;
     node.order(NetworkOrder::Dial { peer: None, addresses: vec![stranger.address()] });
     assert_eq!(refusal(&mut node, stranger.peer).await, Refusal::Excluded);
-    friend.dial(&node);
-    friend.wait_connected(node.peer).await;
-    node.wait_connected(friend.peer).await;
+    meet(&mut friend, &mut node).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_blocked_later_is_disconnected_and_returns_once_it_is_let_in_again() {
     for over in [Over::Tcp, Over::Quic] {
         let (mut node, mut member) = (Node::start(over).await, Node::start(over).await);
-        member.dial(&node);
-        node.wait_connected(member.peer).await;
-        member.wait_connected(node.peer).await;
+        meet(&mut member, &mut node).await;
         let admission = node.network.admission();
         admission.send_replace(Admission { block: [member.peer].into(), ..Admission::default() });
         node.wait_disconnected(member.peer).await;

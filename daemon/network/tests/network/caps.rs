@@ -2,14 +2,12 @@
 
 use std::time::Instant;
 
-use murmur_network::{Caps, Throttle};
+use murmur_network::{Caps, NetworkConfig, Throttle};
 
 use crate::node::{Node, Over, config, payload};
 
 async fn capped(caps: Caps) -> Node {
-    let mut settings = config(Over::Tcp);
-    settings.throttle = Throttle::new(caps);
-    Node::start_with(settings).await
+    Node::start_with(NetworkConfig { throttle: Throttle::new(caps), ..config(Over::Tcp) }).await
 }
 
 /// Bytes a second that `one` moves to two peers at once, two megabytes each.

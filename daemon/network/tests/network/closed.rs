@@ -8,8 +8,8 @@ use murmur_protocol::handshake::{Answer, Denial, Refusal, Stamps};
 use murmur_protocol::{Address, Event, RunManifest, Secret, codec};
 use tokio::time::timeout;
 
-use crate::finding::{find_each_other, meet};
-use crate::node::{DEADLINE, Node, Over, config};
+use crate::finding::find_each_other;
+use crate::node::{DEADLINE, Node, Over, config, meet, next_event, over_tcp_and_quic};
 use crate::raw::Raw;
 use crate::stranger::{Learnt, Trap, knock};
 
@@ -108,25 +108,9 @@ async fn a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more(over:
     meet(&mut late, &mut members[0]).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn anybody_learns_the_members_of_an_open_run_over_tcp() {
-    anybody_learns_the_members_of_an_open_run(Over::Tcp).await;
-}
+over_tcp_and_quic!(anybody_learns_the_members_of_an_open_run);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn anybody_learns_the_members_of_an_open_run_over_quic() {
-    anybody_learns_the_members_of_an_open_run(Over::Quic).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more_over_tcp() {
-    a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more_over_quic() {
-    a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more(Over::Quic).await;
-}
+over_tcp_and_quic!(a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more);
 
 /// A member dials whatever address it is told.
 #[tokio::test(flavor = "multi_thread")]
@@ -138,11 +122,8 @@ async fn who_is_dialed_by_a_member_of_a_closed_run_learns_no_more() {
         member.order(NetworkOrder::Dial { peer: None, addresses: vec![address] });
         let learnt = trap.spring().await;
         assert!(learnt.identified.is_none() && learnt.table.is_empty() && !learnt.ponged, "{learnt:?}");
-        let refused = member.wait_for("HandshakeRefused", |event| match event {
-            Event::HandshakeRefused { refusal, .. } => Some(refusal),
-            _ => None,
-        });
-        assert!(matches!(refused.await, Refusal::Garbage(_)), "it speaks no handshake");
+        let refused = next_event!(member, Event::HandshakeRefused { refusal, .. } => refusal);
+        assert!(matches!(refused, Refusal::Garbage(_)), "it speaks no handshake");
     }
 }
 

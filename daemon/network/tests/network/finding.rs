@@ -2,27 +2,19 @@
 
 use std::sync::Arc;
 
-use murmur_network::Connectivity;
+use murmur_network::{Connectivity, NetworkConfig};
 use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::{Address, Event, PeerId, RunManifest};
 use tokio::time::{Duration, timeout};
 
-use crate::node::{Node, Over, config};
+use crate::node::{Node, Over, config, meet, next_event, over_tcp_and_quic};
 
 /// Only the run's table.
 const TABLE: Connectivity = Connectivity { kademlia: true, ..Connectivity::OFF };
 
 async fn with(connectivity: Connectivity, over: Over) -> Node {
-    let mut settings = config(over);
-    settings.connectivity = connectivity;
-    Node::start_with(settings).await
-}
-
-pub(crate) async fn meet(one: &mut Node, other: &mut Node) {
-    one.dial(other);
-    one.wait_connected(other.peer).await;
-    other.wait_connected(one.peer).await;
+    Node::start_with(NetworkConfig { connectivity, ..config(over) }).await
 }
 
 async fn wait_found(node: &mut Node, wanted: PeerId) -> Vec<Address> {
@@ -56,15 +48,7 @@ pub(crate) async fn find_each_other(first: &mut Node, last: &mut Node) {
     found.wait_connected(finder.peer).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_nodes_that_share_a_third_find_each_other_over_tcp() {
-    two_nodes_that_share_a_third_find_each_other(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn two_nodes_that_share_a_third_find_each_other_over_quic() {
-    two_nodes_that_share_a_third_find_each_other(Over::Quic).await;
-}
+over_tcp_and_quic!(two_nodes_that_share_a_third_find_each_other);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_of_different_runs_share_no_table() {
@@ -77,12 +61,7 @@ async fn nodes_of_different_runs_share_no_table() {
     let mut stranger = Node::start_with(settings).await;
     meet(&mut first, &mut hub).await;
     stranger.dial(&hub);
-    stranger
-        .wait_for("HandshakeRefused", |event| match event {
-            Event::HandshakeRefused { refusal: Refusal::OtherRun { .. }, .. } => Some(()),
-            _ => None,
-        })
-        .await;
+    next_event!(stranger, Event::HandshakeRefused { refusal: Refusal::OtherRun { .. }, .. } => ());
     // A look takes milliseconds and the first comes after a second; nothing is found in several.
     let found = |event| match event {
         Event::PeersFound { peers } => Some(peers),

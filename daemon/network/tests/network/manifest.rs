@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use murmur_network::{FetchError, Keypair, Multiaddr, Question, fetch_manifest};
+use murmur_network::{FetchError, Keypair, Multiaddr, NetworkConfig, Question, fetch_manifest};
 use murmur_protocol::handshake::{Credentials, Refusal};
 use murmur_protocol::{Event, PeerId, RunId, RunManifest, Secret};
 
-use crate::node::{DEADLINE, Node, Over, assert_still_serves, config};
+use crate::node::{DEADLINE, Node, Over, assert_still_serves, config, over_tcp_and_quic};
 
 /// Asks `address` for its manifest, with what a ticket says, if there is one.
 async fn ask(
@@ -40,15 +40,7 @@ async fn a_manifest_is_fetched_quietly(over: Over) {
     assert_still_serves(&mut node, over).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_manifest_is_fetched_quietly_over_tcp() {
-    a_manifest_is_fetched_quietly(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_manifest_is_fetched_quietly_over_quic() {
-    a_manifest_is_fetched_quietly(Over::Quic).await;
-}
+over_tcp_and_quic!(a_manifest_is_fetched_quietly);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_for_another_run_is_refused() {
@@ -76,9 +68,7 @@ async fn a_silent_address_is_given_up_in_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_run_is_told_to_ticket_holders_only() {
-    let mut settings = config(Over::Tcp);
-    settings.secret = Some(Secret::from_bytes([7; 32]));
-    let node = Node::start_with(settings).await;
+    let node = Node::start_with(NetworkConfig { secret: Some(Secret::from_bytes([7; 32])), ..config(Over::Tcp) }).await;
     let run = RunManifest::default().run_id();
     let refused = |fetched: Result<(RunManifest, PeerId), FetchError>| match fetched {
         Err(FetchError::Refused { refusal, .. }) => refusal,

@@ -2,51 +2,34 @@
 
 use std::sync::Arc;
 
+use murmur_network::NetworkConfig;
 use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::{Address, Event, RunManifest, Secret};
 use tokio::time::{Duration, timeout};
 
 use crate::hostile::socket_of;
-use crate::node::{DEADLINE, Node, Over, RUNS, config, connected_pair, message};
+use crate::node::{
+    DEADLINE, Node, Over, RUNS, assert_they_talk, config, connected_pair, meet, message, next_event, over_tcp_and_quic,
+};
 
 async fn two_nodes_connect_and_exchange_messages(over: Over) {
     let (mut one, mut other) = (Node::start(over).await, Node::start(over).await);
     one.dial(&other);
     assert_eq!(one.wait_connected(other.peer).await, [other.address()]);
     assert_eq!(other.wait_connected(one.peer).await, [one.address()]);
-    for number in 0..20 {
-        one.send(other.peer, message(number));
-        other.send(one.peer, message(100 + number));
-    }
-    for number in 0..20 {
-        assert_eq!(other.wait_message().await, (one.peer, message(number)));
-        assert_eq!(one.wait_message().await, (other.peer, message(100 + number)));
-    }
+    assert_they_talk(&mut one, &mut other).await;
     let traffic = one.network.traffic();
     assert!(traffic.sent > 500 && traffic.received > 500, "{traffic:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_nodes_connect_and_exchange_messages_over_tcp() {
-    two_nodes_connect_and_exchange_messages(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn two_nodes_connect_and_exchange_messages_over_quic() {
-    two_nodes_connect_and_exchange_messages(Over::Quic).await;
-}
+over_tcp_and_quic!(two_nodes_connect_and_exchange_messages);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listen_address_is_reported() {
     let mut node = Node::start(Over::Tcp).await;
     let expected = node.address();
-    let found = node
-        .wait_for("AddressFound", |event| match event {
-            Event::AddressFound { address } => Some(address),
-            _ => None,
-        })
-        .await;
+    let found = next_event!(node, Event::AddressFound { address } => address);
     assert_eq!(found, expected);
 }
 
@@ -54,9 +37,7 @@ async fn another_run_is_refused_on_both_sides(over: Over) {
     let mut changed = RunManifest::default();
     changed.optimizer.learning_rate = 1e-3;
     let mut one = Node::start(over).await;
-    let mut settings = config(over);
-    settings.manifest = Arc::new(changed);
-    let mut stranger = Node::start_with(settings).await;
+    let mut stranger = Node::start_with(NetworkConfig { manifest: Arc::new(changed), ..config(over) }).await;
     stranger.dial(&one);
     let differences = |event| match event {
         Event::HandshakeRefused { peer, refusal: Refusal::OtherRun { differences, .. } } => Some((peer, differences)),
@@ -70,22 +51,12 @@ async fn another_run_is_refused_on_both_sides(over: Over) {
     assert_eq!(theirs, ["optimizer.learning_rate: 0.001 here, 0.004 there"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn another_run_is_refused_on_both_sides_over_tcp() {
-    another_run_is_refused_on_both_sides(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn another_run_is_refused_on_both_sides_over_quic() {
-    another_run_is_refused_on_both_sides(Over::Quic).await;
-}
+over_tcp_and_quic!(another_run_is_refused_on_both_sides);
 
 async fn a_simultaneous_dial_connects_once(over: Over, secret: &Option<Secret>) {
     let (mut one, mut other) = (Node::start_in(over, secret).await, Node::start_in(over, secret).await);
     one.dial(&other);
-    other.dial(&one);
-    one.wait_connected(other.peer).await;
-    other.wait_connected(one.peer).await;
+    meet(&mut other, &mut one).await;
     // Both directions work, and nothing more is said about the connection while they do.
     for number in 0..20 {
         one.send(other.peer, message(number));
@@ -118,24 +89,20 @@ async fn a_simultaneous_dial_connects_once(over: Over, secret: &Option<Secret>) 
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_simultaneous_dial_connects_once_over_tcp() {
-    // Often enough to meet the case that both dials become one TCP connection.
+async fn simultaneous_dials_connect_once(over: Over) {
+    let times = match over {
+        // Often enough to meet the case that both dials become one TCP connection.
+        Over::Tcp => 20,
+        Over::Quic => 5,
+    };
     for secret in RUNS {
-        for _ in 0..20 {
-            a_simultaneous_dial_connects_once(Over::Tcp, &secret).await;
+        for _ in 0..times {
+            a_simultaneous_dial_connects_once(over, &secret).await;
         }
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_simultaneous_dial_connects_once_over_quic() {
-    for secret in RUNS {
-        for _ in 0..5 {
-            a_simultaneous_dial_connects_once(Over::Quic, &secret).await;
-        }
-    }
-}
+over_tcp_and_quic!(simultaneous_dials_connect_once);
 
 async fn the_last_message_before_a_disconnect_arrives(over: Over) {
     let (mut one, mut other) = connected_pair(over).await;
@@ -161,15 +128,7 @@ async fn the_last_message_before_a_disconnect_arrives(over: Over) {
     one.wait_connected(other.peer).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_last_message_before_a_disconnect_arrives_over_tcp() {
-    the_last_message_before_a_disconnect_arrives(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_last_message_before_a_disconnect_arrives_over_quic() {
-    the_last_message_before_a_disconnect_arrives(Over::Quic).await;
-}
+over_tcp_and_quic!(the_last_message_before_a_disconnect_arrives);
 
 async fn closing_is_quick_and_noticed(over: Over) {
     let (mut one, mut other) = connected_pair(over).await;
@@ -181,15 +140,7 @@ async fn closing_is_quick_and_noticed(over: Over) {
     assert!(one.network.try_order(NetworkOrder::Disconnect { peer: other.peer }).is_err());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn closing_is_quick_and_noticed_over_tcp() {
-    closing_is_quick_and_noticed(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn closing_is_quick_and_noticed_over_quic() {
-    closing_is_quick_and_noticed(Over::Quic).await;
-}
+over_tcp_and_quic!(closing_is_quick_and_noticed);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_dial_says_why() {
@@ -205,11 +156,8 @@ async fn a_failed_dial_says_why() {
         let useless = Address::new("/unix/nowhere").expect("short");
         node.order(NetworkOrder::Dial { peer: None, addresses: vec![useless.clone()] });
         // The core recognises its dial by the address.
-        let failed = node.wait_for("DialFailed", |event| match event {
-            Event::DialFailed { addresses, reason, .. } => Some((addresses, reason)),
-            _ => None,
-        });
-        assert_eq!(failed.await, (vec![useless], "there is no address that this node could dial".to_owned()));
+        let failed = next_event!(node, Event::DialFailed { addresses, reason, .. } => (addresses, reason));
+        assert_eq!(failed, (vec![useless], "there is no address that this node could dial".to_owned()));
 
         node.order(NetworkOrder::Dial { peer: Some(node.peer), addresses: vec![node.address()] });
         assert_eq!(node.wait_dial_failed().await, "that is this node itself");

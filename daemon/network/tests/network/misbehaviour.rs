@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::AsyncWriteExt;
 use murmur_network::streams::{BULK_PROTOCOL, DATA_PROTOCOL, LIFE_PROTOCOL};
-use murmur_network::{Connectivity, Multiaddr};
+use murmur_network::{Connectivity, Multiaddr, NetworkConfig};
 use murmur_protocol::Misbehaviour;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::handshake::{Answer, Refusal};
@@ -15,22 +15,14 @@ use murmur_protocol::{Address, Event, NetworkOrder, PeerId};
 use crate::hostile::{
     Hostile, Raw, honest_greeting, honest_hello, read_frame, socket_of, wait_ended, write, write_frame,
 };
-use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, config, message};
+use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, config, message, next_event};
 
 async fn wait_misbehaved(node: &mut Node, hostile: PeerId) -> Misbehaviour {
-    node.wait_for("PeerMisbehaved", |event| match event {
-        Event::PeerMisbehaved { peer, misbehaviour } if peer == hostile => Some(misbehaviour),
-        _ => None,
-    })
-    .await
+    next_event!(node, Event::PeerMisbehaved { peer, misbehaviour } if peer == hostile => misbehaviour)
 }
 
 async fn wait_refused(node: &mut Node, hostile: PeerId) -> Refusal {
-    node.wait_for("HandshakeRefused", |event| match event {
-        Event::HandshakeRefused { peer, refusal } if peer == hostile => Some(refusal),
-        _ => None,
-    })
-    .await
+    next_event!(node, Event::HandshakeRefused { peer, refusal } if peer == hostile => refusal)
 }
 
 fn header() -> Vec<u8> {
@@ -332,9 +324,9 @@ async fn a_second_control_stream_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_announces_much_and_sends_nothing_takes_only_its_own_share_of_the_memory() {
-    let mut settings = config(Over::Tcp);
-    settings.inbound_bytes_budget = PAYLOAD_BYTES_MAX + (1 << 20);
-    let mut node = Node::start_with(settings).await;
+    let mut node =
+        Node::start_with(NetworkConfig { inbound_bytes_budget: PAYLOAD_BYTES_MAX + (1 << 20), ..config(Over::Tcp) })
+            .await;
     let (hostile, _control) = Hostile::join(&mut node).await;
     let mut streams = Vec::new();
     for _ in 0..2 {

@@ -26,6 +26,37 @@ pub(crate) enum Over {
     Quic,
 }
 
+/// Waits for the next event of this pattern at a node, and gives what is made of it.
+macro_rules! next_event {
+    ($node:expr, $pattern:pat $(if $guard:expr)? => $found:expr) => {
+        $node
+            .wait_for(stringify!($pattern), |event| match event {
+                $pattern $(if $guard)? => Some($found),
+                _ => None,
+            })
+            .await
+    };
+}
+pub(crate) use next_event;
+
+/// Two tests of a name, one over TCP and one over QUIC.
+macro_rules! over_tcp_and_quic {
+    ($test:ident) => {
+        mod $test {
+            #[tokio::test(flavor = "multi_thread")]
+            async fn over_tcp() {
+                super::$test(crate::node::Over::Tcp).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn over_quic() {
+                super::$test(crate::node::Over::Quic).await;
+            }
+        }
+    };
+}
+pub(crate) use over_tcp_and_quic;
+
 pub(crate) struct Node {
     pub(crate) network: Network,
     pub(crate) peer: PeerId,
@@ -122,35 +153,19 @@ impl Node {
 
     /// Waits until `other` is connected; gives the addresses that it claims.
     pub(crate) async fn wait_connected(&mut self, other: PeerId) -> Vec<Address> {
-        self.wait_for("PeerConnected", |event| match event {
-            Event::PeerConnected { peer, addresses } if peer == other => Some(addresses),
-            _ => None,
-        })
-        .await
+        next_event!(self, Event::PeerConnected { peer, addresses } if peer == other => addresses)
     }
 
     pub(crate) async fn wait_disconnected(&mut self, other: PeerId) {
-        self.wait_for("PeerDisconnected", |event| match event {
-            Event::PeerDisconnected { peer } if peer == other => Some(()),
-            _ => None,
-        })
-        .await;
+        next_event!(self, Event::PeerDisconnected { peer } if peer == other => ());
     }
 
     pub(crate) async fn wait_message(&mut self) -> (PeerId, Message) {
-        self.wait_for("MessageReceived", |event| match event {
-            Event::MessageReceived { peer, message } => Some((peer, message)),
-            _ => None,
-        })
-        .await
+        next_event!(self, Event::MessageReceived { peer, message } => (peer, message))
     }
 
     pub(crate) async fn wait_dial_failed(&mut self) -> String {
-        self.wait_for("DialFailed", |event| match event {
-            Event::DialFailed { reason, .. } => Some(reason),
-            _ => None,
-        })
-        .await
+        next_event!(self, Event::DialFailed { reason, .. } => reason)
     }
 
     /// The end of a transfer of this node's.
@@ -164,21 +179,34 @@ impl Node {
     }
 
     pub(crate) async fn wait_transfer(&mut self) -> (TransferHeader, Payload) {
-        self.wait_for("TransferReceived", |event| match event {
-            Event::TransferReceived { header, payload, .. } => Some((header, payload)),
-            _ => None,
-        })
-        .await
+        next_event!(self, Event::TransferReceived { header, payload, .. } => (header, payload))
     }
+}
+
+/// Connects two nodes; the first dials.
+pub(crate) async fn meet(one: &mut Node, other: &mut Node) {
+    one.dial(other);
+    one.wait_connected(other.peer).await;
+    other.wait_connected(one.peer).await;
 }
 
 /// Two nodes that know each other.
 pub(crate) async fn connected_pair(over: Over) -> (Node, Node) {
     let (mut one, mut other) = (Node::start(over).await, Node::start(over).await);
-    one.dial(&other);
-    one.wait_connected(other.peer).await;
-    other.wait_connected(one.peer).await;
+    meet(&mut one, &mut other).await;
     (one, other)
+}
+
+/// Messages arrive in both directions, all and in order.
+pub(crate) async fn assert_they_talk(one: &mut Node, other: &mut Node) {
+    for number in 0..20 {
+        one.send(other.peer, message(number));
+        other.send(one.peer, message(100 + number));
+    }
+    for number in 0..20 {
+        assert_eq!(other.wait_message().await, (one.peer, message(number)));
+        assert_eq!(one.wait_message().await, (other.peer, message(100 + number)));
+    }
 }
 
 /// A message that can be told from others.
@@ -196,9 +224,7 @@ pub(crate) fn payload(length: usize, seed: u8) -> Payload {
 /// An honest stranger can still connect and be served.
 pub(crate) async fn assert_still_serves(node: &mut Node, over: Over) {
     let mut honest = Node::start(over).await;
-    honest.dial(node);
-    honest.wait_connected(node.peer).await;
-    node.wait_connected(honest.peer).await;
+    meet(&mut honest, node).await;
     let sent = payload(100_000, 9);
     honest.transfer(77, node.peer, sent.clone());
     let (_, received) = node.wait_transfer().await;

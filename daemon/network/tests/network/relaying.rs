@@ -8,7 +8,7 @@ use murmur_protocol::handshake::Credentials;
 use murmur_protocol::{Address, Event, RunManifest, Secret};
 use tokio::time::timeout;
 
-use crate::node::{DEADLINE, Node, Over, RUNS, config, message, payload};
+use crate::node::{DEADLINE, Node, Over, RUNS, assert_they_talk, config, meet, message, next_event, payload};
 
 /// Everything about NATs, nothing about finding.
 const NAT: Connectivity = Connectivity { nat: true, relay_server: true, ..Connectivity::OFF };
@@ -56,11 +56,7 @@ async fn meet(one: &mut Node, other: &mut Node) {
 }
 
 async fn wait_path(node: &mut Node, direct: bool) {
-    node.wait_for("PathChanged", |event| match event {
-        Event::PathChanged { is_direct, .. } if is_direct == direct => Some(()),
-        _ => None,
-    })
-    .await;
+    next_event!(node, Event::PathChanged { is_direct, .. } if is_direct == direct => ());
 }
 
 /// Where a private node is found through its relay.
@@ -83,14 +79,7 @@ async fn a_relay_carries_messages_and_no_transfers() {
         wait_path(&mut other, false).await;
         hidden.wait_connected(other.peer).await;
         wait_path(&mut hidden, false).await;
-        for number in 0..20 {
-            other.send(hidden.peer, message(number));
-            hidden.send(other.peer, message(100 + number));
-        }
-        for number in 0..20 {
-            assert_eq!(hidden.wait_message().await, (other.peer, message(number)));
-            assert_eq!(other.wait_message().await, (hidden.peer, message(100 + number)));
-        }
+        assert_they_talk(&mut other, &mut hidden).await;
         other.transfer(1, hidden.peer, payload(1000, 1));
         let reason = other.wait_transfer_end(1).await.expect_err("it is relayed");
         assert!(reason.contains("relays carry no transfers"), "{reason}");
@@ -153,14 +142,7 @@ async fn a_hole_punch_makes_the_way_direct_and_transfers_possible() {
             assert!(tokio::time::Instant::now() < deadline, "no direct way");
         }
         assert!(hidden.wait_transfer().await.1 == sent);
-        for number in 0..20 {
-            other.send(hidden.peer, message(number));
-            hidden.send(other.peer, message(100 + number));
-        }
-        for number in 0..20 {
-            assert_eq!(hidden.wait_message().await, (other.peer, message(number)));
-            assert_eq!(other.wait_message().await, (hidden.peer, message(100 + number)));
-        }
+        assert_they_talk(&mut other, &mut hidden).await;
     }
 }
 
@@ -192,11 +174,8 @@ async fn a_place_is_given_up_with_its_relay() {
         meet(&mut hidden, &mut relay).await;
         let circuit = circuit_to(&hidden).await;
         relay.network.close().await;
-        let lost = hidden.wait_for("AddressLost", |event| match event {
-            Event::AddressLost { address } => Some(address),
-            _ => None,
-        });
-        assert_eq!(lost.await, circuit);
+        let lost = next_event!(hidden, Event::AddressLost { address } => address);
+        assert_eq!(lost, circuit);
         let alone = |known: &Reachability| known.relayed.is_empty() && known.state == ReachabilityState::Unreachable;
         wait_reachability(&hidden.network, "the loss", alone).await;
     }

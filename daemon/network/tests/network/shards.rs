@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::hostile::{Hostile, read_frame, wait_ended, write, write_frame};
-use crate::node::{DEADLINE, Node, Over, assert_still_serves, config, payload};
+use crate::node::{DEADLINE, Node, Over, assert_still_serves, config, meet, over_tcp_and_quic, payload};
 
 const LENGTH: u64 = 3 << 20;
 
@@ -33,9 +33,7 @@ async fn asker_and_source(over: Over) -> (Node, Node, watch::Sender<HeldShards>)
     let (sender, shelf) = watch::channel(Arc::new(shards()));
     let mut asker = node_with(Some(Shelf::new(watch::channel(HeldShards::default()).1)), over).await;
     let mut source = node_with(Some(Shelf::new(shelf)), over).await;
-    asker.dial(&source);
-    asker.wait_connected(source.peer).await;
-    source.wait_connected(asker.peer).await;
+    meet(&mut asker, &mut source).await;
     (asker, source, sender)
 }
 
@@ -65,15 +63,7 @@ async fn a_shard_arrives_from_any_offset_on(over: Over) {
     assert!(source.network.ask_holdings(asker.peer).await.expect("an answer").is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_shard_arrives_from_any_offset_on_over_tcp() {
-    a_shard_arrives_from_any_offset_on(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_shard_arrives_from_any_offset_on_over_quic() {
-    a_shard_arrives_from_any_offset_on(Over::Quic).await;
-}
+over_tcp_and_quic!(a_shard_arrives_from_any_offset_on);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_is_missing_until_it_is_there() {

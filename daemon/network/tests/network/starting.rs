@@ -41,9 +41,7 @@ async fn a_port_is_free_again_after_closing() {
     let node = Node::start(Over::Tcp).await;
     let address = node.listen_address();
     node.network.close().await;
-    let mut settings = config(Over::Tcp);
-    settings.listen = vec![address.clone()];
-    let again = Node::start_with(settings).await;
+    let again = Node::start_with(NetworkConfig { listen: vec![address.clone()], ..config(Over::Tcp) }).await;
     assert_eq!(again.listen_address(), address);
 }
 

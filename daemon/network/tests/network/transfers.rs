@@ -8,7 +8,9 @@ use murmur_protocol::message::TransferHeader;
 use tokio::time::timeout;
 
 use crate::hostile::Hostile;
-use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, config, connected_pair, message, payload};
+use crate::node::{
+    Node, Over, PAYLOAD_BYTES_MAX, config, connected_pair, meet, message, next_event, over_tcp_and_quic, payload,
+};
 
 async fn a_large_payload_arrives_intact_and_is_acknowledged(over: Over) {
     let (mut one, mut other) = connected_pair(over).await;
@@ -23,15 +25,7 @@ async fn a_large_payload_arrives_intact_and_is_acknowledged(over: Over) {
     assert!(sender.sent < 9 << 20, "{sender:?} is far more than the payload");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_large_payload_arrives_intact_and_is_acknowledged_over_tcp() {
-    a_large_payload_arrives_intact_and_is_acknowledged(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_large_payload_arrives_intact_and_is_acknowledged_over_quic() {
-    a_large_payload_arrives_intact_and_is_acknowledged(Over::Quic).await;
-}
+over_tcp_and_quic!(a_large_payload_arrives_intact_and_is_acknowledged);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_payload_arrives() {
@@ -86,17 +80,12 @@ async fn all_concurrent_transfers_are_served(mut one: Node, mut other: Node) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn six_concurrent_transfers_are_all_served_over_tcp() {
-    let (one, other) = connected_pair(Over::Tcp).await;
+async fn six_concurrent_transfers_are_all_served(over: Over) {
+    let (one, other) = connected_pair(over).await;
     all_concurrent_transfers_are_served(one, other).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn six_concurrent_transfers_are_all_served_over_quic() {
-    let (one, other) = connected_pair(Over::Quic).await;
-    all_concurrent_transfers_are_served(one, other).await;
-}
+over_tcp_and_quic!(six_concurrent_transfers_are_all_served);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transfers_beyond_the_byte_budget_wait_and_arrive() {
@@ -104,9 +93,7 @@ async fn transfers_beyond_the_byte_budget_wait_and_arrive() {
     tight.payload_bytes_max = 1 << 20;
     tight.inbound_bytes_budget = 1;
     let (mut one, mut other) = (Node::start(Over::Tcp).await, Node::start_with(tight).await);
-    one.dial(&other);
-    one.wait_connected(other.peer).await;
-    other.wait_connected(one.peer).await;
+    meet(&mut one, &mut other).await;
     all_concurrent_transfers_are_served(one, other).await;
 }
 
@@ -114,12 +101,7 @@ async fn transfers_beyond_the_byte_budget_wait_and_arrive() {
 async fn a_payload_over_the_limit_is_refused() {
     let (mut one, mut other) = connected_pair(Over::Tcp).await;
     one.transfer(1, other.peer, payload(PAYLOAD_BYTES_MAX as usize + 1, 1));
-    other
-        .wait_for("PeerMisbehaved", |event| match event {
-            Event::PeerMisbehaved { .. } => Some(()),
-            _ => None,
-        })
-        .await;
+    next_event!(other, Event::PeerMisbehaved { .. } => ());
     assert!(one.wait_transfer_end(1).await.is_err());
 }
 
