@@ -62,49 +62,33 @@ impl UpgradeInfo for Security {
     }
 }
 
-impl<Raw> InboundConnectionUpgrade<Raw> for Security
-where
-    Raw: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Output = (PeerId, Secured<Raw>);
-    type Error = SecurityError;
-    type Future = BoxFuture<'static, Result<Self::Output, Self::Error>>;
+/// Both sides do the same.
+macro_rules! upgrades {
+    ($($side:ident by $upgrade:ident),+) => {$(
+        impl<Raw> $side<Raw> for Security
+        where
+            Raw: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        {
+            type Output = (PeerId, Secured<Raw>);
+            type Error = SecurityError;
+            type Future = BoxFuture<'static, Result<Self::Output, Self::Error>>;
 
-    fn upgrade_inbound(self, raw: Raw, chosen: &'static str) -> Self::Future {
-        async move {
-            if chosen == TLS {
-                let (peer, stream) = self.tls.upgrade_inbound(raw, chosen).await?;
-                Ok(together(peer, Either::Left(stream)))
-            } else {
-                let (peer, stream) = self.noise.upgrade_inbound(raw, chosen).await?;
-                Ok(together(peer, Either::Right(stream)))
+            fn $upgrade(self, raw: Raw, chosen: &'static str) -> Self::Future {
+                async move {
+                    if chosen == TLS {
+                        let (peer, stream) = self.tls.$upgrade(raw, chosen).await?;
+                        Ok(together(peer, Either::Left(stream)))
+                    } else {
+                        let (peer, stream) = self.noise.$upgrade(raw, chosen).await?;
+                        Ok(together(peer, Either::Right(stream)))
+                    }
+                }
+                .boxed()
             }
         }
-        .boxed()
-    }
+    )+};
 }
-
-impl<Raw> OutboundConnectionUpgrade<Raw> for Security
-where
-    Raw: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Output = (PeerId, Secured<Raw>);
-    type Error = SecurityError;
-    type Future = BoxFuture<'static, Result<Self::Output, Self::Error>>;
-
-    fn upgrade_outbound(self, raw: Raw, chosen: &'static str) -> Self::Future {
-        async move {
-            if chosen == TLS {
-                let (peer, stream) = self.tls.upgrade_outbound(raw, chosen).await?;
-                Ok(together(peer, Either::Left(stream)))
-            } else {
-                let (peer, stream) = self.noise.upgrade_outbound(raw, chosen).await?;
-                Ok(together(peer, Either::Right(stream)))
-            }
-        }
-        .boxed()
-    }
-}
+upgrades!(InboundConnectionUpgrade by upgrade_inbound, OutboundConnectionUpgrade by upgrade_outbound);
 
 #[cfg(test)]
 mod tests {
