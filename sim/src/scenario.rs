@@ -6,6 +6,8 @@ use murmur_protocol::bounds::{LEAVE_TIMEOUT, STATE_CHUNK_VALUES};
 use murmur_protocol::manifest::{GossipSpec, SynchronousSpec};
 use murmur_protocol::{AddressRange, Event, Fragments, Holding, ModelLayout, Start};
 
+use serde::Deserialize;
+
 use crate::network::{LinkSpec, NetworkSpec};
 use crate::trainer::TrainerSpec;
 
@@ -27,17 +29,13 @@ pub struct Scenario {
     pub trainer: TrainerSpec,
     /// Values in a chunk of the state that a joiner copies, from 1.
     pub state_chunk: usize,
-    /// Steps between two reports of a trainer to its node, from 1. The daemon reports every step; with a coarser period a
-    /// due exchange begins up to that many steps later, and nothing else changes: steps are the same, and every
-    /// snapshot and correction finds the same boundary.
-    pub report_every_steps: u64,
     /// How long leaving may take, with the last exchange.
     pub leaving_max: Duration,
     /// How long numerics take.
     pub worker: WorkerSpec,
     /// What a host's trainer and network refuse.
     pub drivers: DriverSpec,
-    /// Time between two checkpoints of a host: what a [`Disk::Kept`] brings back.
+    /// Time between two checkpoints of a host, shortened as the runs are: what a [`Disk::Kept`] brings back.
     pub checkpoint_period: Duration,
     /// How the network behaves at first.
     pub network: NetworkSpec,
@@ -82,7 +80,8 @@ pub struct NodePlan {
 }
 
 /// How a host deceives its peers. Its node runs the honest code; its model and words are falsified on the way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Lie {
     /// Shows a model of ten times the length.
     WrongNorm,
@@ -264,7 +263,6 @@ impl Scenario {
             nodes: (0..count).map(|index| NodePlan::founder(neighbour(index))).collect(),
             trainer: TrainerSpec::default(),
             state_chunk: STATE_CHUNK_VALUES,
-            report_every_steps: 1,
             leaving_max: LEAVE_TIMEOUT,
             worker: WorkerSpec::default(),
             drivers: DriverSpec::default(),

@@ -32,8 +32,9 @@ use transformer::Transformer;
 
 /// A model and what trains it, always at a step boundary.
 pub(crate) trait Learner: fmt::Debug + Send {
-    /// Takes `count` steps, the first at `progress` steps of the swarm.
-    fn learn(&mut self, progress: f64, count: u64) -> Learned;
+    /// Takes a step at `progress` steps of the swarm; returns what it adds to [`TrainingReport::travel`], `None` where the
+    /// step was left out.
+    fn learn(&mut self, progress: f64) -> Option<f64>;
     /// θ.
     fn values(&self) -> Cow<'_, [f32]>;
     /// A copy of what is selected, and how far own training has moved the model since the last one.
@@ -76,15 +77,6 @@ fn scatter(chunks: &[Payload], held: &[Range<usize>], model: &mut [f32]) -> Resu
         rest = others;
     }
     Ok(())
-}
-
-/// What some steps did.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Learned {
-    /// Steps taken; fewer than asked for where some were left out.
-    pub(crate) steps: u64,
-    /// What they add to [`TrainingReport::travel`].
-    pub(crate) travel: f64,
 }
 
 /// A checkpoint.
@@ -309,15 +301,14 @@ impl Trainer {
         self.ending.is_some_and(|ending| self.progress >= ending.until)
     }
 
-    /// `count` steps; they move the model unless `learning` is over, and show in reports unless `reporting` is.
-    pub(crate) fn step(&mut self, count: u64, learning: bool, reporting: bool) {
-        let learned = match learning {
-            true => self.learner.learn(self.progress, count),
-            false => Learned { steps: count, travel: 0.0 },
-        };
-        self.steps += learned.steps;
-        self.progress += learned.steps as f64;
-        self.travel += learned.travel;
+    /// A step; it moves the model unless `learning` is over, and shows in reports unless `reporting` is.
+    pub(crate) fn step(&mut self, learning: bool, reporting: bool) {
+        let travel = if learning { self.learner.learn(self.progress) } else { Some(0.0) };
+        if let Some(travel) = travel {
+            self.steps += 1;
+            self.progress += 1.0;
+            self.travel += travel;
+        }
         if reporting {
             self.reported_steps = self.steps;
         }

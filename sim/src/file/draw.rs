@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::bounds::LEAVE_TIMEOUT;
-use murmur_protocol::manifest::{GossipSpec, ModelSpec, ScheduleSpec, SynchronousSpec};
+use murmur_protocol::manifest::{GossipSpec, ModelSpec, ScheduleSpec};
 use murmur_protocol::random::RngExt;
 use murmur_protocol::{AddressRange, Fragments, Holding, Start};
 
@@ -16,12 +15,6 @@ use crate::trainer::{QuadraticSpec, TrainerSpec, TransformerSpec};
 
 /// After the last exchange has begun, so long until nothing is in flight any more.
 const SILENCE: Duration = Duration::from_secs(25);
-
-/// How often hosts write checkpoints: a daemon's period, shortened as the runs are.
-const CHECKPOINT_PERIOD: Duration = Duration::from_secs(10);
-
-/// Declared by every node whose scenario does not say otherwise.
-const TOKENS_PER_SECOND: f64 = 1000.0;
 
 /// A run, decided by its file and its seed alone.
 #[derive(Clone, Debug)]
@@ -67,7 +60,6 @@ impl ScenarioFile {
         let scenario = Scenario {
             parameters,
             gossip,
-            synchronous: SynchronousSpec::default(),
             nodes,
             trainer: self.draw_trainer(&mut dice, steps),
             worker: WorkerSpec {
@@ -83,11 +75,8 @@ impl ScenarioFile {
                 full_queue: dice.amount("drivers.full_queue", self.drivers.full_queue),
             },
             state_chunk: dice.count("swarm.state_chunk", self.swarm.state_chunk),
-            report_every_steps: 1,
-            leaving_max: LEAVE_TIMEOUT,
-            checkpoint_period: CHECKPOINT_PERIOD,
             network: self.draw_network(&mut dice),
-            incidents: Vec::new(),
+            ..Scenario::calm(0)
         };
         let is_lossless = is_lossless(&scenario);
         let disagreement_max = self.checks.disagreement_max * (scenario.layout().parameters() as f64).sqrt();
@@ -204,19 +193,12 @@ impl ScenarioFile {
                 } else {
                     Holding::ALL
                 },
-                helps: None,
-                double_of: None,
                 begins_at: if is_late { time_between(&mut late_dice, section.late_seconds) } else { Duration::ZERO },
-                bootstrap: some_addresses(&mut address_dice, host, count, addresses),
                 step_time: time_between(&mut step_dice, section.step_seconds),
-                tokens_per_second: TOKENS_PER_SECOND,
-                steps_max: None,
-                clock_rate: 1.0,
-                clock_set_back: Duration::ZERO,
                 uplink_bytes_per_second: between(&mut line_dice, self.lines.uplink_bytes_per_second),
                 downlink_bytes_per_second: between(&mut line_dice, self.lines.downlink_bytes_per_second),
                 range: (ranges > 0).then(|| AddressRange(range_dice.random_range(0..ranges))),
-                lie: None,
+                ..NodePlan::founder(some_addresses(&mut address_dice, host, count, addresses))
             }
         };
         (0..count).map(plan).collect()

@@ -1,8 +1,7 @@
 //! The steps of the trainers, and what they do for their nodes at step boundaries.
 //!
-//! A step is no happening of its own. The trainer is due at the end of the next step while its node has ordered
-//! something, and else at the end of the step that it is to report, see
-//! [`Scenario::report_every_steps`](crate::Scenario::report_every_steps); steps between are caught up with then.
+//! The trainer is due at the end of each step, which it reports; where somebody looks before, steps that have ended are
+//! caught up with.
 
 use std::time::Duration;
 
@@ -45,10 +44,9 @@ impl Swarm {
         let (learning, reporting) = (self.is_learning, self.is_reporting);
         let Some(host) = self.hosts[index].as_mut() else { return };
         let waits = host.node.is(Sabotage::TrainerWaits) && host.node.is_exchanging();
-        // A step at a time: what a step does depends on the one before, and a batch would round differently.
         for _ in 0..host.step_clock.take_ended(now) {
             if !waits {
-                host.trainer.step(1, learning, reporting);
+                host.trainer.step(learning, reporting);
             }
         }
     }
@@ -59,17 +57,8 @@ impl Swarm {
 
     /// Puts the next moment at which the trainer is due into the queue, where it has changed.
     pub(super) fn schedule_trainer(&mut self, index: HostIndex) {
-        let every = self.scenario.report_every_steps.max(1);
         let Some(host) = self.hosts[index].as_mut() else { return };
-        let due = host.step_clock.next_end().map(|next_end| {
-            if !host.orders.is_empty() {
-                return next_end;
-            }
-            let until_report = (host.reported_steps + every).saturating_sub(host.trainer.steps);
-            let until_over = host.steps_max.map_or(u64::MAX, |max| max.saturating_sub(host.trainer.steps));
-            let further_steps = until_report.min(until_over).saturating_sub(1);
-            next_end + host.step_clock.step_time() * u32::try_from(further_steps).unwrap_or(u32::MAX)
-        });
+        let due = host.step_clock.next_end();
         if due == host.due.1 {
             return;
         }
@@ -85,7 +74,7 @@ impl Swarm {
         }
         self.catch_up(index);
         let now = self.queue.now();
-        let (every, is_reporting) = (self.scenario.report_every_steps.max(1), self.is_reporting);
+        let is_reporting = self.is_reporting;
         let Some(host) = self.living(index, life) else { return };
         host.due.1 = None;
         let report = host.trainer.report();
@@ -93,7 +82,7 @@ impl Swarm {
         let is_over = host.step_clock.is_training()
             && (host.trainer.is_finished()
                 || host.steps_max.map_or(host.trainer.is_run_over(), |steps_max| steps >= steps_max));
-        let is_report_due = steps >= host.reported_steps + every;
+        let is_report_due = steps > host.reported_steps;
         if is_over {
             host.end_training(now);
         }

@@ -1,7 +1,7 @@
 //! Learning without tensors: a noisy quadratic with a known optimum.
 //!
 //! Every node pulls towards its own optimum, like nodes that read different data; only averaging keeps them together.
-//! A step allocates nothing, and several steps cost as much as one, so that swarms of thousands can be simulated.
+//! A step allocates nothing, so that swarms of thousands can be simulated.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use murmur_protocol::{Correction, Ending, Fragments, Holding, Part, Payload, Sel
 use murmur_training::engine::Taken;
 use murmur_training::{LocalProgress, OuterMomentum, TrainingError};
 
-use super::{Learned, Learner, QuadraticSpec, gathered, scatter};
+use super::{Learner, QuadraticSpec, gathered, scatter};
 use crate::scenario::HostIndex;
 
 /// The centre of all optima, in each coordinate.
@@ -56,36 +56,6 @@ impl Quadratic {
         }
     }
 
-    fn step(&mut self) -> f64 {
-        let mut squares = 0.0;
-        for (value, optimum) in self.values.iter_mut().zip(&self.optimum) {
-            let noise = self.spec.noise * self.noise.random_range(-1.0f32..1.0);
-            let before = *value;
-            *value -= self.spec.learning_rate * (*value - optimum + noise);
-            squares += (f64::from(*value) - f64::from(before)).powi(2);
-        }
-        f64::sqrt(squares)
-    }
-
-    /// Several steps in closed form. The noise of all is one draw of their joint variance; the travel is the first
-    /// step's expected length times their number, an upper bound while the model approaches its optimum.
-    fn leap(&mut self, count: u64) -> f64 {
-        let rate = f64::from(self.spec.learning_rate);
-        let kept = (1.0 - rate).powf(count as f64);
-        // Σ rate² (1 − rate)^2i over the steps, relative to one uniform draw.
-        let deviation = (rate * rate * (1.0 - kept * kept) / (1.0 - (1.0 - rate).powi(2))).sqrt();
-        let (kept, noise) = (kept as f32, self.spec.noise * deviation as f32);
-        let mut squares = 0.0;
-        for (value, optimum) in self.values.iter_mut().zip(&self.optimum) {
-            let distance = *value - optimum;
-            squares += f64::from(distance).powi(2);
-            *value = optimum + kept * distance + noise * self.noise.random_range(-1.0f32..1.0);
-        }
-        // A uniform draw from −1 to 1 has a variance of a third.
-        let noise_squares = self.values.len() as f64 * f64::from(self.spec.noise).powi(2) / 3.0;
-        count as f64 * rate * (squares + noise_squares).sqrt()
-    }
-
     fn selected(&self, selection: Selection) -> Result<Vec<f32>, TrainingError> {
         let outer = || self.outer.as_ref().ok_or(TrainingError::NoOuterMomentum);
         Ok(match selection {
@@ -101,8 +71,15 @@ impl Quadratic {
 }
 
 impl Learner for Quadratic {
-    fn learn(&mut self, _progress: f64, count: u64) -> Learned {
-        Learned { steps: count, travel: if count == 1 { self.step() } else { self.leap(count) } }
+    fn learn(&mut self, _progress: f64) -> Option<f64> {
+        let mut squares = 0.0;
+        for (value, optimum) in self.values.iter_mut().zip(&self.optimum) {
+            let noise = self.spec.noise * self.noise.random_range(-1.0f32..1.0);
+            let before = *value;
+            *value -= self.spec.learning_rate * (*value - optimum + noise);
+            squares += (f64::from(*value) - f64::from(before)).powi(2);
+        }
+        Some(f64::sqrt(squares))
     }
 
     fn values(&self) -> Cow<'_, [f32]> {
@@ -179,44 +156,5 @@ impl Learner for Quadratic {
 
     fn is_run_over(&self, _progress: f64) -> bool {
         false
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn quadratic(spec: &QuadraticSpec) -> Quadratic {
-        let all = (Fragments::equal(2000, 1), Holding::ALL);
-        Quadratic::new(spec, &GossipSpec::default(), all, 3, (1, 2))
-    }
-
-    #[test]
-    fn a_leap_lands_where_its_steps_would() {
-        let quiet = QuadraticSpec { noise: 0.0, ..QuadraticSpec::default() };
-        let (mut walker, mut leaper) = (quadratic(&quiet), quadratic(&quiet));
-        let walked: f64 = (0..30).map(|step| walker.learn(f64::from(step), 1).travel).sum();
-        let leapt = leaper.learn(0.0, 30);
-        assert!(walker.values.iter().zip(&leaper.values).all(|(one, other)| (one - other).abs() < 1e-5));
-        assert_eq!(leapt.steps, 30);
-        assert!((walked..2.0 * walked).contains(&leapt.travel), "{} of {walked}", leapt.travel);
-    }
-
-    #[test]
-    fn the_noise_of_a_leap_has_the_variance_of_its_steps() {
-        let spec = QuadraticSpec::default();
-        let deviation = |learner: &Quadratic, still: &Quadratic| {
-            let pairs = learner.values.iter().zip(&still.values);
-            (pairs.map(|(one, other)| f64::from(one - other).powi(2)).sum::<f64>() / 2000.0).sqrt()
-        };
-        let mut still = quadratic(&QuadraticSpec { noise: 0.0, ..spec.clone() });
-        let (mut walker, mut leaper) = (quadratic(&spec), quadratic(&spec));
-        for step in 0..30 {
-            walker.learn(f64::from(step), 1);
-        }
-        still.learn(0.0, 30);
-        leaper.learn(0.0, 30);
-        let (walked, leapt) = (deviation(&walker, &still), deviation(&leaper, &still));
-        assert!((leapt / walked - 1.0).abs() < 0.1, "{leapt} and {walked}");
     }
 }

@@ -10,7 +10,7 @@ use murmur_protocol::{Correction, Ending, Part, Payload, Selection, Snapshot};
 use murmur_training::TrainingError;
 use murmur_training::engine::Taken;
 
-use super::{Learned, Learner, gathered, scatter};
+use super::{Learner, gathered, scatter};
 
 /// What a team learns with.
 #[derive(Clone, Debug)]
@@ -49,16 +49,16 @@ impl Team {
 }
 
 impl Learner for Shared {
-    fn learn(&mut self, progress: f64, count: u64) -> Learned {
+    fn learn(&mut self, progress: f64) -> Option<f64> {
         let mut team = self.team.inside();
         if self.is_captain {
-            let learned = team.learner.learn(progress, count);
-            team.travel += learned.travel;
-            return learned;
+            let travel = team.learner.learn(progress)?;
+            team.travel += travel;
+            return Some(travel);
         }
         let travel = team.travel - self.travel_told;
         self.travel_told = team.travel;
-        Learned { steps: count, travel }
+        Some(travel)
     }
 
     fn values(&self) -> Cow<'_, [f32]> {

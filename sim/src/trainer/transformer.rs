@@ -11,7 +11,7 @@ use murmur_protocol::{Correction, Ending, Part, Payload, Selection, Snapshot};
 use murmur_training::engine::Taken;
 use murmur_training::{DeviceChoice, Engine, TrainingError};
 
-use super::{Learned, Learner, TransformerSpec};
+use super::{Learner, TransformerSpec};
 use crate::scenario::HostIndex;
 
 pub(crate) struct Transformer {
@@ -50,16 +50,9 @@ impl TransformerSpec {
 }
 
 impl Learner for Transformer {
-    fn learn(&mut self, progress: f64, count: u64) -> Learned {
-        let mut learned = Learned::default();
-        for _ in 0..count {
-            // A step that is not finite is left out, as in the daemon.
-            if let Ok(report) = self.engine.step(progress + learned.steps as f64) {
-                learned.travel += report.travel;
-                learned.steps += 1;
-            }
-        }
-        learned
+    /// A step that is not finite is left out, as in the daemon.
+    fn learn(&mut self, progress: f64) -> Option<f64> {
+        self.engine.step(progress).ok().map(|report| report.travel)
     }
 
     fn values(&self) -> Cow<'_, [f32]> {
