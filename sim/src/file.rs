@@ -7,6 +7,35 @@
 //!   TOML ──► ScenarioFile ──validate──► draw(seed) ──► Plan: Scenario, phases, expectations
 //! ```
 
+/// Declares sections of a file: structs of optional keys, each with what it is where it is left out, and what it may be.
+macro_rules! sections {
+    ($($(#[$about:meta])* pub struct $name:ident {
+        $($(#[$doc:meta])* pub $key:ident: $kind:ty = $default:expr $(=> $limits:expr)?,)+
+    })+) => {$(
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $name {
+            $($(#[$doc])* pub $key: $kind,)+
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                $name { $($key: $default,)+ }
+            }
+        }
+
+        impl $name {
+            /// Checks each key by itself. `time`: the phase of faults.
+            pub(super) fn check(&self, section: &str, time: Drawn<f64>) -> Checked {
+                let _ = (section, time);
+                $($($limits.check(section, stringify!($key), self.$key, time)?;)?)+
+                Ok(())
+            }
+        }
+    )+};
+}
+
 mod built_in;
 mod dice;
 mod draw;
@@ -23,8 +52,12 @@ pub use faults::*;
 pub use validate::{MEMORY_BYTES_MAX, Mistake, NODES};
 
 use murmur_protocol::bounds::STATE_CHUNK_VALUES;
-use murmur_protocol::manifest::{GossipKind, ModelSpec, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{GossipKind, GossipSpec, ModelSpec, OptimizerSpec, ScheduleSpec};
 use serde::Deserialize;
+
+use crate::network::NetworkSpec;
+use crate::scenario::WorkerSpec;
+use validate::{Checked, SHARE, within};
 
 /// A scenario file. Every section and key is optional; without any it is eight nodes on a calm network.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -59,7 +92,7 @@ pub struct ScenarioFile {
     /// Processes that are killed.
     pub crashes: Option<CrashesSection>,
     /// Nodes that leave in order.
-    pub leaves: Option<LeavesSection>,
+    pub leaves: Option<OnceSection>,
     /// Nodes that are replaced, over and over.
     pub churn: Option<ChurnSection>,
     /// Processes that stand still and then catch up.
@@ -85,9 +118,9 @@ pub struct ScenarioFile {
     /// Pairs of hosts whose path leads through a relay for a while: it carries messages and no payloads.
     pub relays: Option<SpellSection>,
     /// Trainers that go back to an older model.
-    pub outdated: Option<OutdatedSection>,
+    pub outdated: Option<OnceSection>,
     /// Identities that run twice.
-    pub doubles: Option<DoublesSection>,
+    pub doubles: Option<OnceSection>,
     /// Addresses at which a node cannot be reached for a while.
     pub lost_addresses: Option<SpellSection>,
     /// Hints of where members may be.
@@ -108,32 +141,6 @@ pub struct AboutSection {
     pub about: String,
 }
 
-/// Who takes part.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SwarmSection {
-    /// Nodes at first, 2 to 4096.
-    pub nodes: Drawn<usize>,
-    /// Length of the model, 1 to 100,000,000.
-    pub parameters: Drawn<usize>,
-    /// Time of a training step, above 0, at most 3600 s. Each node draws its own.
-    pub step_seconds: Drawn<f64>,
-    /// Values in a chunk of the state that a joiner copies, 1 to 100,000,000: small ones come from several donors.
-    pub state_chunk: Drawn<usize>,
-    /// Members whose addresses a node is given, 1 to 64.
-    pub addresses: Drawn<usize>,
-    /// Ranges of addresses in which the nodes are reached, 0 to 4096; 0: they are not told of any.
-    pub ranges: Drawn<usize>,
-    /// Share of the nodes that begin later and copy a model, 0 to 1; the first node never does.
-    pub late_share: Drawn<f64>,
-    /// When they begin. Each draws its own.
-    pub late_seconds: Drawn<f64>,
-    /// Share of the nodes that hold only some fragments of the model, 0 to 1; the first node never does.
-    pub partial_share: Drawn<f64>,
-    /// How often what such a node holds changes while there are faults, 0 to 1000. Each draws its own moments.
-    pub holding_changes: Drawn<usize>,
-}
-
 /// Which problem the trainers work on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -145,222 +152,134 @@ pub enum TrainerKind {
     Transformer,
 }
 
-/// What the nodes learn.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TrainerSection {
-    /// Which problem.
-    pub kind: TrainerKind,
-    /// Of the quadratic: share of the way to the optimum that a step takes, above 0, at most 1.
-    pub learning_rate: Drawn<f64>,
-    /// Of the quadratic: how far the nodes' optima lie from their centre in each coordinate, 0 to 1000.
-    pub spread: Drawn<f64>,
-    /// Of the quadratic: noise of a step in each coordinate, 0 to 1000.
-    pub noise: Drawn<f64>,
-    /// Of the transformer: held-out windows on which every point of the plots evaluates every node, 1 to 65,536.
-    pub validation_sequences: u32,
-}
-
-/// How the nodes average; the ranges are those of a run file's `[gossip]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct GossipSection {
-    /// Steps between the exchanges that a node starts.
-    pub interval_steps: Drawn<u32>,
-    /// Each seed takes one of these widths of a code.
-    pub bits: Vec<u8>,
-    /// A model is exchanged in so many fragments, one per exchange.
-    pub fragments: Drawn<u16>,
-    /// The share of the difference that each partner gives way.
-    pub gamma: Drawn<f64>,
-    /// Scale of the codes as a fraction of the running rms difference.
-    pub step_fraction: Drawn<f64>,
-    /// Corrections are clipped at this multiple of the median of recent ones.
-    pub clip_factor: Drawn<f64>,
-    /// 0 turns the outer momentum off.
-    pub outer_learning_rate: Drawn<f64>,
-    /// The outer momentum.
-    pub outer_momentum: Drawn<f64>,
-    /// Each seed takes one of these kinds of exchanges.
-    pub kind: Vec<GossipKind>,
-    /// Each seed takes one of these widths for averaging the outer momentum; 0 leaves it alone.
-    pub momentum_bits: Vec<u8>,
-}
-
-/// How long a run is. Half a minute of silence follows, so that nothing is in flight when the checks look.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct PhasesSection {
-    /// Learning under faults, 1 to 1,000,000 s.
-    pub faults_seconds: Drawn<f64>,
-    /// Averaging alone on a calm network, 1 to 1,000,000 s.
-    pub calm_seconds: Drawn<f64>,
-}
-
-/// What is asked of the end of a run.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ChecksSection {
-    /// After the calm no model is further than this from the mean: the root mean square over its parameters; above 0.
-    pub disagreement_max: f64,
-}
-
-/// How the network behaves while there are faults. In the calm phase it is a home network that loses nothing.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct NetworkSection {
-    /// Time of a packet's way: half of all packets take longer.
-    pub latency_seconds_median: Drawn<f64>,
-    /// Standard deviation of its logarithm, 0 to 2: 0 for always the median, 0.5 for a home line, 1 for a very bad one.
-    pub latency_spread: Drawn<f64>,
-    /// Share of control messages that vanish.
-    pub loss: Drawn<f64>,
-    /// Share that arrives twice.
-    pub duplication: Drawn<f64>,
-    /// Share that is held back and overtaken.
-    pub reordering: Drawn<f64>,
-    /// The longest that one is held back.
-    pub held_back_seconds_max: Drawn<f64>,
-    /// Share of payloads that their sender believes lost; half of those arrived.
-    pub transfer_failure: Drawn<f64>,
-    /// Share of dials that come to nothing.
-    pub dial_failure: Drawn<f64>,
-    /// Share of dials that get through and whose greeting is not answered.
-    pub handshake_failure: Drawn<f64>,
-    /// Share of messages and payloads with which their connection breaks.
-    pub breakage: Drawn<f64>,
-    /// The longest until an end notices that a connection is gone.
-    pub detection_seconds_max: Drawn<f64>,
-}
-
-/// What the hosts' lines carry, in the calm phase too; above 0. Each host draws its own.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LinesSection {
-    /// Away from the host, shared by its payloads one after the other.
-    pub uplink_bytes_per_second: Drawn<f64>,
-    /// To the host.
-    pub downlink_bytes_per_second: Drawn<f64>,
-}
-
-/// How the hosts' worker pools behave, in the calm phase too.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WorkerSection {
-    /// The longest time of an encoding or a merge.
-    pub delay_seconds_max: Drawn<f64>,
-    /// Share of orders that find the queue full.
-    pub overload: Drawn<f64>,
-}
-
-/// What the hosts' trainers and networks refuse while there are faults.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DriversSection {
-    /// Share of snapshots, corrections and states that a trainer does not carry out.
-    pub refusal: Drawn<f64>,
-    /// Share of transfers that find the network's queue full.
-    pub full_queue: Drawn<f64>,
-}
-
-impl Default for SwarmSection {
-    fn default() -> Self {
-        SwarmSection {
-            nodes: Drawn::fixed(8),
-            parameters: Drawn::fixed(300),
-            step_seconds: Drawn::fixed(0.1),
-            state_chunk: Drawn::fixed(STATE_CHUNK_VALUES),
-            addresses: Drawn::fixed(3),
-            ranges: Drawn::fixed(0),
-            late_share: Drawn::fixed(0.0),
-            late_seconds: Drawn::between(1.0, 20.0),
-            partial_share: Drawn::fixed(0.0),
-            holding_changes: Drawn::fixed(0),
-        }
+sections! {
+    /// Who takes part.
+    pub struct SwarmSection {
+        /// Nodes at first, 2 to 4096.
+        pub nodes: Drawn<usize> = Drawn::fixed(8) => within(*NODES.start() as f64, *NODES.end() as f64),
+        /// Length of the model, 1 to 100,000,000.
+        pub parameters: Drawn<usize> = Drawn::fixed(300) => within(1.0, 1e8),
+        /// Time of a training step, above 0, at most 3600 s. Each node draws its own.
+        pub step_seconds: Drawn<f64> = Drawn::fixed(0.1) => within(0.001, 3600.0),
+        /// Values in a chunk of the state that a joiner copies, 1 to 100,000,000: small ones come from several donors.
+        pub state_chunk: Drawn<usize> = Drawn::fixed(STATE_CHUNK_VALUES) => within(1.0, 1e8),
+        /// Members whose addresses a node is given, 1 to 64.
+        pub addresses: Drawn<usize> = Drawn::fixed(3) => within(1.0, 64.0),
+        /// Ranges of addresses in which the nodes are reached, 0 to 4096; 0: they are not told of any.
+        pub ranges: Drawn<usize> = Drawn::fixed(0) => within(0.0, 4096.0),
+        /// Share of the nodes that begin later and copy a model, 0 to 1; the first node never does.
+        pub late_share: Drawn<f64> = Drawn::fixed(0.0) => SHARE,
+        /// When they begin. Each draws its own.
+        pub late_seconds: Drawn<f64> = Drawn::between(1.0, 20.0),
+        /// Share of the nodes that hold only some fragments of the model, 0 to 1; the first node never does.
+        pub partial_share: Drawn<f64> = Drawn::fixed(0.0) => SHARE,
+        /// How often what such a node holds changes while there are faults, 0 to 1000. Each draws its own moments.
+        pub holding_changes: Drawn<usize> = Drawn::fixed(0) => within(0.0, 1000.0),
     }
-}
 
-impl Default for TrainerSection {
-    fn default() -> Self {
-        TrainerSection {
-            kind: TrainerKind::Quadratic,
-            learning_rate: Drawn::fixed(0.02),
-            spread: Drawn::fixed(0.5),
-            noise: Drawn::fixed(0.5),
-            validation_sequences: 8,
-        }
+    /// What the nodes learn.
+    pub struct TrainerSection {
+        /// Which problem.
+        pub kind: TrainerKind = TrainerKind::Quadratic,
+        /// Of the quadratic: share of the way to the optimum that a step takes, above 0, at most 1.
+        pub learning_rate: Drawn<f64> = Drawn::fixed(0.02) => within(1e-6, 1.0),
+        /// Of the quadratic: how far the nodes' optima lie from their centre in each coordinate, 0 to 1000.
+        pub spread: Drawn<f64> = Drawn::fixed(0.5) => within(0.0, 1000.0),
+        /// Of the quadratic: noise of a step in each coordinate, 0 to 1000.
+        pub noise: Drawn<f64> = Drawn::fixed(0.5) => within(0.0, 1000.0),
+        /// Of the transformer: held-out windows on which every point of the plots evaluates every node, 1 to 65,536.
+        pub validation_sequences: u32 = 8,
     }
-}
 
-impl Default for GossipSection {
-    fn default() -> Self {
-        let defaults = murmur_protocol::manifest::GossipSpec::default();
-        GossipSection {
-            interval_steps: Drawn::fixed(defaults.interval_steps),
-            bits: vec![defaults.bits],
-            fragments: Drawn::fixed(1),
-            gamma: Drawn::fixed(defaults.gamma),
-            step_fraction: Drawn::fixed(defaults.step_fraction),
-            clip_factor: Drawn::fixed(defaults.clip_factor),
-            outer_learning_rate: Drawn::fixed(defaults.outer_learning_rate),
-            outer_momentum: Drawn::fixed(defaults.outer_momentum),
-            kind: vec![defaults.kind],
-            momentum_bits: vec![defaults.momentum_bits],
-        }
+    /// How the nodes average; the ranges are those of a run file's `[gossip]`.
+    pub struct GossipSection {
+        /// Steps between the exchanges that a node starts.
+        pub interval_steps: Drawn<u32> = Drawn::fixed(GossipSpec::default().interval_steps),
+        /// Each seed takes one of these widths of a code.
+        pub bits: Vec<u8> = vec![GossipSpec::default().bits],
+        /// A model is exchanged in so many fragments, one per exchange.
+        pub fragments: Drawn<u16> = Drawn::fixed(1),
+        /// The share of the difference that each partner gives way.
+        pub gamma: Drawn<f64> = Drawn::fixed(GossipSpec::default().gamma),
+        /// Scale of the codes as a fraction of the running rms difference.
+        pub step_fraction: Drawn<f64> = Drawn::fixed(GossipSpec::default().step_fraction),
+        /// Corrections are clipped at this multiple of the median of recent ones.
+        pub clip_factor: Drawn<f64> = Drawn::fixed(GossipSpec::default().clip_factor),
+        /// 0 turns the outer momentum off.
+        pub outer_learning_rate: Drawn<f64> = Drawn::fixed(GossipSpec::default().outer_learning_rate),
+        /// The outer momentum.
+        pub outer_momentum: Drawn<f64> = Drawn::fixed(GossipSpec::default().outer_momentum),
+        /// Each seed takes one of these kinds of exchanges.
+        pub kind: Vec<GossipKind> = vec![GossipSpec::default().kind],
+        /// Each seed takes one of these widths for averaging the outer momentum; 0 leaves it alone.
+        pub momentum_bits: Vec<u8> = vec![GossipSpec::default().momentum_bits],
     }
-}
 
-impl Default for PhasesSection {
-    fn default() -> Self {
-        PhasesSection { faults_seconds: Drawn::fixed(60.0), calm_seconds: Drawn::fixed(60.0) }
+    /// How long a run is. Half a minute of silence follows, so that nothing is in flight when the checks look.
+    pub struct PhasesSection {
+        /// Learning under faults, 1 to 1,000,000 s.
+        pub faults_seconds: Drawn<f64> = Drawn::fixed(60.0) => within(1.0, 1e6),
+        /// Averaging alone on a calm network, 1 to 1,000,000 s.
+        pub calm_seconds: Drawn<f64> = Drawn::fixed(60.0) => within(1.0, 1e6),
     }
-}
 
-impl Default for ChecksSection {
-    fn default() -> Self {
-        ChecksSection { disagreement_max: 0.0005 }
+    /// What is asked of the end of a run.
+    pub struct ChecksSection {
+        /// After the calm no model is further than this from the mean: the root mean square over its parameters; above 0.
+        pub disagreement_max: f64 = 0.0005 => within(f64::MIN_POSITIVE, f64::MAX),
     }
-}
 
-impl Default for NetworkSection {
-    fn default() -> Self {
-        let calm = crate::NetworkSpec::calm();
-        let seconds = |duration: std::time::Duration| Drawn::fixed(duration.as_secs_f64());
-        NetworkSection {
-            latency_seconds_median: Drawn::fixed(0.015),
-            latency_spread: Drawn::fixed(0.5),
-            loss: Drawn::fixed(calm.loss),
-            duplication: Drawn::fixed(calm.duplication),
-            reordering: Drawn::fixed(calm.reordering),
-            held_back_seconds_max: Drawn::fixed(8.0),
-            transfer_failure: Drawn::fixed(calm.transfer_failure),
-            dial_failure: Drawn::fixed(calm.dial_failure),
-            breakage: Drawn::fixed(calm.breakage),
-            handshake_failure: Drawn::fixed(calm.handshake_failure),
-            detection_seconds_max: seconds(calm.detection.1),
-        }
+    /// How the network behaves while there are faults. In the calm phase it is a home network that loses nothing.
+    pub struct NetworkSection {
+        /// Time of a packet's way: half of all packets take longer.
+        pub latency_seconds_median: Drawn<f64> = Drawn::fixed(0.015) => within(0.0, 3600.0),
+        /// Standard deviation of its logarithm, 0 to 2: 0 for always the median, 0.5 for a home line, 1 for a very bad
+        /// one.
+        pub latency_spread: Drawn<f64> = Drawn::fixed(0.5) => within(0.0, 2.0),
+        /// Share of control messages that vanish.
+        pub loss: Drawn<f64> = Drawn::fixed(NetworkSpec::calm().loss) => SHARE,
+        /// Share that arrives twice.
+        pub duplication: Drawn<f64> = Drawn::fixed(NetworkSpec::calm().duplication) => SHARE,
+        /// Share that is held back and overtaken.
+        pub reordering: Drawn<f64> = Drawn::fixed(NetworkSpec::calm().reordering) => SHARE,
+        /// The longest that one is held back.
+        pub held_back_seconds_max: Drawn<f64> = Drawn::fixed(8.0) => within(0.0, 3600.0),
+        /// Share of payloads that their sender believes lost; half of those arrived.
+        pub transfer_failure: Drawn<f64> = Drawn::fixed(NetworkSpec::calm().transfer_failure) => SHARE,
+        /// Share of dials that come to nothing.
+        pub dial_failure: Drawn<f64> = Drawn::fixed(NetworkSpec::calm().dial_failure) => SHARE,
+        /// Share of dials that get through and whose greeting is not answered.
+        pub handshake_failure: Drawn<f64> = Drawn::fixed(NetworkSpec::calm().handshake_failure) => SHARE,
+        /// Share of messages and payloads with which their connection breaks.
+        pub breakage: Drawn<f64> = Drawn::fixed(NetworkSpec::calm().breakage) => SHARE,
+        /// The longest until an end notices that a connection is gone.
+        pub detection_seconds_max: Drawn<f64> =
+            Drawn::fixed(NetworkSpec::calm().detection.1.as_secs_f64()) => within(0.0, 3600.0),
     }
-}
 
-impl Default for LinesSection {
-    fn default() -> Self {
-        // A home line, 80 Mbit/s both ways. A guess at what is common.
-        LinesSection { uplink_bytes_per_second: Drawn::fixed(10e6), downlink_bytes_per_second: Drawn::fixed(10e6) }
+    /// What the hosts' lines carry, in the calm phase too; above 0. Each host draws its own. Left out, it is a home
+    /// line of 80 Mbit/s both ways: a guess at what is common.
+    pub struct LinesSection {
+        /// Away from the host, shared by its payloads one after the other.
+        pub uplink_bytes_per_second: Drawn<f64> = Drawn::fixed(10e6) => within(1.0, 1e12),
+        /// To the host.
+        pub downlink_bytes_per_second: Drawn<f64> = Drawn::fixed(10e6) => within(1.0, 1e12),
     }
-}
 
-impl Default for WorkerSection {
-    fn default() -> Self {
-        let defaults = crate::WorkerSpec::default();
-        WorkerSection {
-            delay_seconds_max: Drawn::fixed(defaults.delay.1.as_secs_f64()),
-            overload: Drawn::fixed(defaults.overload),
-        }
+    /// How the hosts' worker pools behave, in the calm phase too.
+    pub struct WorkerSection {
+        /// The longest time of an encoding or a merge.
+        pub delay_seconds_max: Drawn<f64> =
+            Drawn::fixed(WorkerSpec::default().delay.1.as_secs_f64()) => within(0.0, 3600.0),
+        /// Share of orders that find the queue full.
+        pub overload: Drawn<f64> = Drawn::fixed(WorkerSpec::default().overload) => SHARE,
     }
-}
 
-impl Default for DriversSection {
-    fn default() -> Self {
-        DriversSection { refusal: Drawn::fixed(0.0), full_queue: Drawn::fixed(0.0) }
+    /// What the hosts' trainers and networks refuse while there are faults.
+    pub struct DriversSection {
+        /// Share of snapshots, corrections and states that a trainer does not carry out.
+        pub refusal: Drawn<f64> = Drawn::fixed(0.0) => SHARE,
+        /// Share of transfers that find the network's queue full.
+        pub full_queue: Drawn<f64> = Drawn::fixed(0.0) => SHARE,
     }
 }

@@ -16,6 +16,30 @@ pub struct Drawn<T> {
     pub to: T,
 }
 
+/// What a key holds: a number, or one that is drawn.
+pub(super) trait Numbers: fmt::Display {
+    /// The smallest and the largest, rounded where they are very large.
+    fn ends(&self) -> [f64; 2];
+}
+
+impl Numbers for f64 {
+    fn ends(&self) -> [f64; 2] {
+        [*self; 2]
+    }
+}
+
+impl Numbers for Drawn<f64> {
+    fn ends(&self) -> [f64; 2] {
+        [self.from, self.to]
+    }
+}
+
+impl Numbers for Drawn<usize> {
+    fn ends(&self) -> [f64; 2] {
+        [self.from as f64, self.to as f64]
+    }
+}
+
 impl<T: Copy> Drawn<T> {
     /// The same for every seed.
     pub const fn fixed(value: T) -> Drawn<T> {

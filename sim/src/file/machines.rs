@@ -2,7 +2,7 @@
 
 use super::ScenarioFile;
 use super::dice::{Dice, between, share_of, take};
-use crate::scenario::{HostIndex, Lie, NodePlan, Scenario};
+use crate::scenario::{HostIndex, NodePlan, Scenario};
 use murmur_protocol::Holding;
 use murmur_protocol::random::RngExt;
 
@@ -46,8 +46,8 @@ impl ScenarioFile {
             let lying = share_of(count, dice.amount("liars.share", section.share));
             let mut random = dice.stream("liars");
             for host in take(&mut random, (1..count).collect(), lying) {
-                let kind = section.kinds[random.random_range(0..section.kinds.len())];
-                scenario.nodes[host].lie = Some(Lie::from(kind));
+                let lie = section.kinds[random.random_range(0..section.kinds.len())];
+                scenario.nodes[host].lie = Some(lie);
             }
         }
         outnumber_liars(scenario);
@@ -92,6 +92,7 @@ pub(super) fn next_holding(nodes: &mut [NodePlan], host: HostIndex, wanted: Hold
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Lie;
 
     #[test]
     fn a_change_leaves_liars_a_minority_of_each_fragment() {

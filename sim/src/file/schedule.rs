@@ -80,6 +80,15 @@ impl Schedule {
     }
 }
 
+/// Turns sections into incidents where they are there, by the functions of their names.
+macro_rules! each {
+    ($file:ident, $dice:ident, $schedule:ident, [$($section:ident),+]) => {
+        $(if let Some(section) = &$file.$section {
+            $section(section, $dice, $schedule);
+        })+
+    };
+}
+
 impl ScenarioFile {
     /// Turns every section of faults into incidents. Order matters: joiners come first, so that faults meet them too,
     /// and doubles last, for they are no nodes of their own.
@@ -90,66 +99,13 @@ impl ScenarioFile {
         }
         self.draw_machines(dice, &mut schedule.scenario);
         holding_changes(dice.count("swarm.holding_changes", self.swarm.holding_changes), dice, schedule);
-        self.schedule_departures(dice, schedule);
-        self.schedule_disturbances(dice, schedule);
-        if let Some(section) = &self.doubles {
-            doubles(section, dice, schedule);
-        }
+        each!(self, dice, schedule, [crashes, leaves, churn, finish]);
+        each!(self, dice, schedule, [pauses, slowdowns, full_disks, breaks, rests, relays, lost_addresses]);
+        each!(self, dice, schedule, [outdated, hints, bad_links, partition, doubles]);
         if self.liars.as_ref().is_some_and(|section| section.gone_in_calm) {
             let liars = (0..schedule.count()).filter(|host| schedule.scenario.nodes[*host].lie.is_some());
             let gone: Vec<Incident> = liars.map(Incident::Crash).collect();
             gone.into_iter().for_each(|crash| schedule.add_or_at_end(schedule.faults_end, crash));
-        }
-    }
-
-    fn schedule_departures(&self, dice: &mut Dice, schedule: &mut Schedule) {
-        if let Some(section) = &self.crashes {
-            crashes(section, dice, schedule);
-        }
-        if let Some(section) = &self.leaves {
-            leaves(section, dice, schedule);
-        }
-        if let Some(section) = &self.churn {
-            churn(section, dice, schedule);
-        }
-        if let Some(section) = &self.finish {
-            finish(section, dice, schedule);
-        }
-    }
-
-    fn schedule_disturbances(&self, dice: &mut Dice, schedule: &mut Schedule) {
-        if let Some(section) = &self.pauses {
-            pauses(section, dice, schedule);
-        }
-        if let Some(section) = &self.slowdowns {
-            slowdowns(section, dice, schedule);
-        }
-        if let Some(section) = &self.full_disks {
-            full_disks(section, dice, schedule);
-        }
-        if let Some(section) = &self.breaks {
-            breaks(section, dice, schedule);
-        }
-        if let Some(section) = &self.rests {
-            rests(section, dice, schedule);
-        }
-        if let Some(section) = &self.relays {
-            relays(section, dice, schedule);
-        }
-        if let Some(section) = &self.lost_addresses {
-            lost_addresses(section, dice, schedule);
-        }
-        if let Some(section) = &self.outdated {
-            outdated(section, dice, schedule);
-        }
-        if let Some(section) = &self.hints {
-            hints(section, dice, schedule);
-        }
-        if let Some(section) = &self.bad_links {
-            bad_links(section, dice, schedule);
-        }
-        if let Some(section) = &self.partition {
-            partition(section, dice, schedule);
         }
     }
 }

@@ -8,7 +8,7 @@ use murmur_protocol::random::RngExt;
 
 use super::Schedule;
 use crate::file::dice::{Dice, share_of, some_addresses, take, time_between};
-use crate::file::{ChurnSection, CrashesSection, CrowdSection, DoublesSection, FinishSection, LeavesSection};
+use crate::file::{ChurnSection, CrashesSection, CrowdSection, FinishSection, OnceSection};
 use crate::scenario::{Disk, HostIndex, Incident, NodePlan};
 
 pub(super) fn crowd(section: &CrowdSection, addresses: usize, dice: &mut Dice, schedule: &mut Schedule) {
@@ -59,7 +59,7 @@ pub(super) fn crashes(section: &CrashesSection, dice: &mut Dice, schedule: &mut 
     }
 }
 
-pub(super) fn leaves(section: &LeavesSection, dice: &mut Dice, schedule: &mut Schedule) {
+pub(super) fn leaves(section: &OnceSection, dice: &mut Dice, schedule: &mut Schedule) {
     let count = share_of(schedule.count(), dice.amount("leaves.share", section.share));
     let mut random = dice.stream("leaves");
     for host in take(&mut random, schedule.unmarked(), count) {
@@ -91,7 +91,7 @@ pub(super) fn churn(section: &ChurnSection, dice: &mut Dice, schedule: &mut Sche
     }
 }
 
-pub(super) fn doubles(section: &DoublesSection, dice: &mut Dice, schedule: &mut Schedule) {
+pub(super) fn doubles(section: &OnceSection, dice: &mut Dice, schedule: &mut Schedule) {
     let count = share_of(schedule.count(), dice.amount("doubles.share", section.share));
     let mut random = dice.stream("doubles");
     let incidents = schedule.scenario.incidents.iter();

@@ -9,7 +9,7 @@ use murmur_protocol::random::RngExt;
 use super::Schedule;
 use crate::file::dice::{Dice, between, share_of, take, time_between};
 use crate::file::{
-    BadLinksSection, BreaksSection, HintsSection, OutdatedSection, PartitionSection, PausesSection, SlowdownsSection,
+    BadLinksSection, BreaksSection, HintsSection, OnceSection, PartitionSection, PausesSection, SlowdownsSection,
     SpellSection,
 };
 use crate::host::{address_of, identity};
@@ -44,7 +44,7 @@ pub(super) fn full_disks(section: &SpellSection, dice: &mut Dice, schedule: &mut
     });
 }
 
-pub(super) fn outdated(section: &OutdatedSection, dice: &mut Dice, schedule: &mut Schedule) {
+pub(super) fn outdated(section: &OnceSection, dice: &mut Dice, schedule: &mut Schedule) {
     let count = share_of(schedule.count(), dice.amount("outdated.share", section.share));
     let mut random = dice.stream("outdated");
     for host in take(&mut random, (0..schedule.count()).collect(), count) {
