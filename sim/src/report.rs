@@ -17,7 +17,7 @@ pub use page::{About, page, series};
 pub use plots::{Plot, comparison_plots, plots};
 pub use row::COLUMNS;
 pub use sweep::{Swept, sweep_page, sweep_series, sweep_table};
-pub use table::{Table, bytes, check_counts, count, number, summary};
+pub use table::{Table, bytes, check_counts, count, counted, number, summary};
 pub use windows::{Window, windows};
 
 use serde::{Deserialize, Serialize};

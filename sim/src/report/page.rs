@@ -7,7 +7,7 @@ use super::html::{self, linked_table};
 use super::plots::{SEEDS_SHADED, plots, plots_of};
 use super::row::Row;
 use super::svg::escaped;
-use super::{COLUMNS, RunReport, SeedReport, bytes, number, summary};
+use super::{COLUMNS, RunReport, SeedReport, bytes, counted, number, summary};
 
 /// Seeds with a section of their own, those with a failed check first: the others are a row of the table.
 const SECTIONS_MAX: usize = 20;
@@ -75,7 +75,7 @@ fn verdict(page: &mut String, report: &RunReport, replay: &impl Fn(u64) -> Strin
     let all = report.seeds.len();
     let words = match (&failed[..], &report.seeds[..]) {
         (_, []) => "No seed has come to its end.".to_owned(),
-        ([], [seed]) => format!("Seed {} holds its {} checks.", seed.seed, seed.verdicts.len()),
+        ([], [seed]) => format!("Seed {} holds its {}.", seed.seed, counted(seed.verdicts.len() as u64, "check")),
         ([], _) => format!("All {all} seeds hold their checks."),
         _ => {
             let named: Vec<String> =
@@ -168,7 +168,7 @@ fn section(page: &mut String, report: &RunReport, seed: &SeedReport, replay: &st
         };
         let rows: Vec<Vec<String>> = seed.windows.iter().map(row).collect();
         let table = html::table(&["what goes wrong", "from", "to", "nodes"], &rows);
-        let _ = writeln!(page, "<details><summary>{} windows</summary>{table}</details>", rows.len());
+        let _ = writeln!(page, "<details><summary>{}</summary>{table}</details>", counted(rows.len() as u64, "window"));
     }
     // Of one seed the charts stand above.
     if report.seeds.len() > 1 {

@@ -2,7 +2,7 @@
 
 use murmur_training::median;
 
-use super::RunReport;
+use super::{RunReport, html};
 
 /// Which side of its column a cell keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,12 @@ impl Table {
         let head: Vec<&str> = self.head.iter().map(|(title, _)| title.as_str()).collect();
         let rows = self.rows.iter().map(|row| row.iter().map(String::as_str).collect());
         std::iter::once(head).chain(rows).map(Vec::into_iter)
+    }
+
+    /// As a table of a page.
+    pub fn to_html(&self) -> String {
+        let head: Vec<&str> = self.head.iter().map(|(title, _)| title.as_str()).collect();
+        html::table(&head, &self.rows)
     }
 
     /// The lines, the head first.
@@ -166,6 +172,11 @@ pub fn number(value: f64) -> String {
 /// A whole number.
 pub fn count(value: f64) -> String {
     format!("{value:.0}")
+}
+
+/// A count of things: 1 node, 3 nodes.
+pub fn counted(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Bytes for people.

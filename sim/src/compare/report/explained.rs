@@ -2,7 +2,7 @@
 
 use super::{Row, seconds};
 use crate::compare::{ALL, Outcome, Results};
-use crate::report::bytes;
+use crate::report::{bytes, counted};
 
 /// All methods, a paragraph each, in lines of at most `columns` characters.
 pub fn list(columns: usize) -> Vec<String> {
@@ -65,10 +65,10 @@ pub fn explanation(results: &Results, row: &Row) -> String {
         ));
     }
     if run.counted.dropped > 0 {
-        parts.push(format!("{} operations begun anew", run.counted.dropped));
+        parts.push(format!("{} begun anew", counted(run.counted.dropped, "operation")));
     }
     if run.counted.missed > 0 {
-        parts.push(format!("{} rounds without the other side", run.counted.missed));
+        parts.push(format!("{} without the other side", counted(run.counted.missed, "round")));
     }
     format!("In this run: {}.", parts.join(", "))
 }

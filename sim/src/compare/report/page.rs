@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use super::{Figures, Real, explanation, mean, rate, seconds, timeline};
+use super::{Cost, Figures, Real, Row, explanation, mean, rate, seconds, timeline};
 use crate::compare::setting::STRAGGLER;
 use crate::compare::world::STEPS_SHOWN;
 use crate::compare::{Fault, Method, Outcome, Point, Results};
 use crate::report::svg::{Chart, Curve, CurvePoint, escaped};
-use crate::report::{Table, bytes, html};
+use crate::report::{bytes, counted, html};
 
 /// What the timelines add to the page's style.
 const STYLE: &str = "\
@@ -47,10 +47,10 @@ fn conditions(results: &Results) -> String {
     let whole = 4.0 * parameters as f64;
     let per_step = whole / base.links.up_bytes_per_second / base.step_time.as_secs_f64();
     format!(
-        "{} nodes, {} steps each of {}, a model of {parameters} parameters ({} at full precision, which one uplink carries \
+        "{}, {} each of {}, a model of {parameters} parameters ({} at full precision, which one uplink carries \
          in {per_step:.2} steps), {} links with {} up, {} down and {:.1} ms",
-        base.nodes,
-        base.steps,
+        counted(base.nodes as u64, "node"),
+        counted(base.steps, "step"),
         seconds(base.step_time.as_secs_f64()),
         bytes(whole),
         base.links.name,
@@ -99,38 +99,39 @@ fn curves(text: &mut String, results: &Results, figures: &Figures) {
 
 fn table(text: &mut String, figures: &Figures) {
     let first = figures.rows.iter().find_map(|row| row.target);
-    let _ = write!(
-        text,
-        "<h2>Time and bytes to a loss of {:.3}</h2>\n<div class=\"wide\"><table><tr><th>method</th><th>time</th><th>times the \
-         first</th><th>busiest node</th><th>times the first</th><th>loss at the end</th><th>seeds</th><th>computing</th>\
-         <th>waiting</th><th>learning rate</th></tr>\n",
-        figures.target
-    );
-    for row in &figures.rows {
+    let head = [
+        "method",
+        "time",
+        "times the first",
+        "busiest node",
+        "times the first",
+        "loss at the end",
+        "seeds",
+        "computing",
+        "waiting",
+        "learning rate",
+    ];
+    let cells = |row: &Row| {
         let ratio = |of: fn(&Point) -> f64| match (row.target, first) {
             (Some(own), Some(first)) if of(&first) > 0.0 => format!("{:.2}", of(&own) / of(&first)),
             _ => "-".to_owned(),
         };
-        let _ = writeln!(
-            text,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.3}{}</td><td>{:.3} to {:.3}</td>\
-             <td>{:.0} %</td><td>{:.0} %</td><td>{}{}</td></tr>",
-            row.method.name,
-            row.target.map_or("never".to_owned(), |point| seconds(point.seconds)),
+        let at_target = |words: fn(Point) -> String| row.target.map_or("never".to_owned(), words);
+        vec![
+            row.method.name.to_owned(),
+            at_target(|point| seconds(point.seconds)),
             ratio(|point| point.seconds),
-            row.target.map_or("never".to_owned(), |point| bytes(point.busiest_bytes as f64)),
+            at_target(|point| bytes(point.busiest_bytes as f64)),
             ratio(|point| point.busiest_bytes as f64),
-            row.loss.0,
-            if row.is_complete { "" } else { " (unfinished)" },
-            row.loss.1,
-            row.loss.2,
-            100.0 * row.shares.0,
-            100.0 * row.shares.1,
-            row.learning_rate,
-            if row.is_at_edge { " (edge of the list)" } else { "" },
-        );
-    }
-    text.push_str("</table></div>\n");
+            format!("{:.3}{}", row.loss.0, if row.is_complete { "" } else { " (unfinished)" }),
+            format!("{:.3} to {:.3}", row.loss.1, row.loss.2),
+            format!("{:.0} %", 100.0 * row.shares.0),
+            format!("{:.0} %", 100.0 * row.shares.1),
+            format!("{}{}", row.learning_rate, if row.is_at_edge { " (edge of the list)" } else { "" }),
+        ]
+    };
+    let _ = writeln!(text, "<h2>Time and bytes to a loss of {:.3}</h2>", figures.target);
+    text.push_str(&html::table(&head, &figures.rows.iter().map(cells).collect::<Vec<_>>()));
 }
 
 fn timelines(text: &mut String, results: &Results, figures: &Figures) {
@@ -158,24 +159,17 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
         "<h2>What faults cost</h2>\n<p>More time to a loss of {:.3} than without the fault.</p>",
         figures.target
     );
-    text.push_str("<div class=\"wide\"><table><tr><th>method</th>");
-    for fault in faults {
-        let _ = write!(text, "<th>{}</th>", fault.name());
-    }
-    text.push_str("</tr>\n");
-    for row in &figures.rows {
-        let _ = write!(text, "<tr><td>{}</td>", row.method.name);
-        for cost in figures.costs.iter().filter(|cost| cost.method == row.method) {
-            let still = if cost.stood_still > 0.0 {
-                format!(" ({} dropped)", seconds(cost.stood_still))
-            } else {
-                String::new()
-            };
-            let _ = write!(text, "<td>{}{still}</td>", escaped(&cost.words()));
-        }
-        text.push_str("</tr>\n");
-    }
-    text.push_str("</table></div>\n<p class=\"soft\">");
+    let head: Vec<&str> = std::iter::once("method").chain(faults.iter().map(|fault| fault.name())).collect();
+    let words = |cost: &Cost| match cost.stood_still {
+        0.0 => cost.words(),
+        dropped => format!("{} ({} dropped)", cost.words(), seconds(dropped)),
+    };
+    let cells = |row: &Row| {
+        let costs = figures.costs.iter().filter(|cost| cost.method == row.method);
+        std::iter::once(row.method.name.to_owned()).chain(costs.map(words)).collect()
+    };
+    text.push_str(&html::table(&head, &figures.rows.iter().map(cells).collect::<Vec<_>>()));
+    text.push_str("<p class=\"soft\">");
     for fault in faults {
         let _ = write!(text, "{}: {}. ", fault.name(), fault.title());
     }
@@ -204,25 +198,15 @@ fn real_daemons(text: &mut String, results: &Results, real: &Real) {
         results.plan.base.nodes,
         escaped(&real.conditions(results))
     );
-    rows(text, &real.table(results));
+    text.push_str(&real.table(results).to_html());
     if let Some(table) = real.fault_table(results) {
         let _ = writeln!(
             text,
             "<p>More time to a loss of {:.3} because of a fault, measured and simulated.</p>",
             real.target
         );
-        rows(text, &table);
+        text.push_str(&table.to_html());
     }
-}
-
-fn rows(text: &mut String, table: &Table) {
-    text.push_str("<div class=\"wide\"><table>");
-    for (index, cells) in table.rows().enumerate() {
-        let cell = if index == 0 { "th" } else { "td" };
-        let cells = cells.map(|text| format!("<{cell}>{}</{cell}>", escaped(text)));
-        let _ = writeln!(text, "<tr>{}</tr>", cells.collect::<String>());
-    }
-    text.push_str("</table></div>\n");
 }
 
 fn methods(text: &mut String, results: &Results, figures: &Figures) {
@@ -254,15 +238,14 @@ fn honesty(text: &mut String, results: &Results, command: &str) {
          1. Sums, encoding and evaluation take no time.</li>\n<li>The learning rate was chosen for each method from the same \
          list ({}) by the loss at the end of a run with the first seed, which is told with the others.</li>\n<li>All methods \
          begin with the same model, read the same data in the same order on each node, and take the same number of \
-         steps on average. {} seed{} from {} on; faults were run with the first.</li>\n<li>A straggler is {STRAGGLER} times slower. \
+         steps on average. {} from {} on; faults were run with the first.</li>\n<li>A straggler is {STRAGGLER} times slower. \
          DiLoCo and NoLoCo exchange every {} steps here; their papers take more. Their loss is that of the slow weights, which \
          move once a round.</li>\n<li>Vectors travel as 32-bit \
          floats, but for gossip's one bit a parameter and the 16 and 8 bits of the rings that are named after them.</li>\n</ul>\n",
         escaped(&conditions(results)),
         seconds(plan.base.step_time.as_secs_f64()),
         rates.join(", "),
-        plan.seeds,
-        if plan.seeds == 1 { "" } else { "s" },
+        counted(plan.seeds, "seed"),
         plan.base.seed,
         crate::compare::method::INTERVAL,
     );
