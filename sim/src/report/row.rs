@@ -4,79 +4,67 @@ use serde::{Deserialize, Deserializer};
 
 use super::Point;
 
-/// What the numbers of a row are.
-pub const COLUMNS: [&str; 13] = [
-    "seconds",
-    "nodes",
-    "loss",
-    "worst_loss",
-    "disagreement",
-    "worst_disagreement",
-    "steps",
-    "exchanges_completed",
-    "failed_sides",
-    "control_messages",
-    "control_bytes",
-    "payload_bytes",
-    "running",
-];
-
 /// JSON has no numbers that are not finite: such a one is absent.
 pub(super) type Row = [Option<f64>; 13];
 
-impl From<Point> for Row {
-    fn from(point: Point) -> Row {
-        let counts = [
-            point.steps,
-            point.exchanges_completed,
-            point.failed_sides,
-            point.control_messages,
-            point.control_bytes,
-            point.payload_bytes,
-        ]
-        .map(|count| Some(count as f64));
-        let [steps, completed, failed, messages, bytes, payload] = counts;
-        let [loss, worst_loss, disagreement, worst_disagreement] =
-            [point.loss, point.worst_loss, point.disagreement, point.worst_disagreement].map(rounded);
-        let (seconds, nodes) = (rounded(point.seconds), Some(point.nodes as f64));
-        [
-            seconds,
-            nodes,
-            loss,
-            worst_loss,
-            disagreement,
-            worst_disagreement,
-            steps,
-            completed,
-            failed,
-            messages,
-            bytes,
-            payload,
-            Some(point.running as f64),
-        ]
+/// Lists the fields of a point in the order of a row.
+macro_rules! columns {
+    ($($field:ident),+) => {
+        /// What the numbers of a row are.
+        pub const COLUMNS: [&str; 13] = [$(stringify!($field)),+];
+
+        impl From<Point> for Row {
+            fn from(point: Point) -> Row {
+                [$(point.$field.to_cell()),+]
+            }
+        }
+
+        impl From<Row> for Point {
+            fn from([$($field),+]: Row) -> Point {
+                Point { $($field: Cell::from_cell($field)),+ }
+            }
+        }
+    };
+}
+columns! {
+    seconds, nodes, loss, worst_loss, disagreement, worst_disagreement, steps, exchanges_completed, failed_sides,
+    control_messages, control_bytes, payload_bytes, running
+}
+
+/// A number of a row.
+trait Cell {
+    fn to_cell(self) -> Option<f64>;
+    fn from_cell(cell: Option<f64>) -> Self;
+}
+
+impl Cell for f64 {
+    fn to_cell(self) -> Option<f64> {
+        rounded(self)
+    }
+
+    fn from_cell(cell: Option<f64>) -> f64 {
+        cell.unwrap_or(f64::NAN)
     }
 }
 
-impl From<Row> for Point {
-    fn from(row: Row) -> Point {
-        let number = |index: usize| row[index].unwrap_or(f64::NAN);
-        // Saturates, and takes what is absent for none.
-        let count = |index: usize| number(index) as u64;
-        Point {
-            seconds: number(0),
-            nodes: number(1) as usize,
-            loss: number(2),
-            worst_loss: number(3),
-            disagreement: number(4),
-            worst_disagreement: number(5),
-            steps: count(6),
-            exchanges_completed: count(7),
-            failed_sides: count(8),
-            control_messages: count(9),
-            control_bytes: count(10),
-            payload_bytes: count(11),
-            running: count(12) as usize,
-        }
+impl Cell for u64 {
+    fn to_cell(self) -> Option<f64> {
+        Some(self as f64)
+    }
+
+    /// Saturates, and takes what is absent for none.
+    fn from_cell(cell: Option<f64>) -> u64 {
+        cell.unwrap_or(0.0) as u64
+    }
+}
+
+impl Cell for usize {
+    fn to_cell(self) -> Option<f64> {
+        Some(self as f64)
+    }
+
+    fn from_cell(cell: Option<f64>) -> usize {
+        u64::from_cell(cell) as usize
     }
 }
 
