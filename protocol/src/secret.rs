@@ -32,7 +32,7 @@ impl Secret {
 
     /// The text form: 64 lower-case hexadecimal digits.
     pub fn to_text(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        blake3::Hash::from_bytes(self.0).to_string()
     }
 }
 
@@ -45,16 +45,8 @@ impl fmt::Debug for Secret {
 impl FromStr for Secret {
     type Err = SecretError;
     fn from_str(text: &str) -> Result<Secret, SecretError> {
-        let text = text.trim();
-        if text.len() != 2 * SECRET_BYTES || !text.bytes().all(|character| character.is_ascii_hexdigit()) {
-            return Err(SecretError);
-        }
-        let mut bytes = [0; SECRET_BYTES];
-        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-            let digits = std::str::from_utf8(digits).map_err(|_| SecretError)?;
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| SecretError)?;
-        }
-        Ok(Secret(bytes))
+        let hash = blake3::Hash::from_hex(text.trim()).map_err(|_| SecretError)?;
+        Ok(Secret(*hash.as_bytes()))
     }
 }
 

@@ -6,7 +6,7 @@
 use bincode::{Decode, Encode};
 
 use super::clock::Stamps;
-use super::proof::{NONCE_BYTES, Nonce, Proof};
+use super::proof::{Nonce, Proof};
 use super::{Denial, PROTOCOL_VERSION, Refusal};
 use crate::codec;
 use crate::peer::Address;
@@ -24,7 +24,7 @@ pub struct Hello {
 impl Hello {
     /// A hello of this version.
     pub fn new(nonce: Nonce) -> Hello {
-        let digits = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = blake3::Hash::from_bytes(nonce).to_string();
         Hello { version: PROTOCOL_VERSION, manifest: None, nonce: vec![digits] }
     }
 
@@ -36,17 +36,9 @@ impl Hello {
         if self.version != PROTOCOL_VERSION {
             return Err(Refusal::Version { theirs: self.version });
         }
-        let digits = match self.nonce.as_slice() {
-            [digits] if digits.len() == 2 * NONCE_BYTES => digits,
-            _ => return Err(Refusal::Garbage("a hello without a nonce".to_owned())),
-        };
-        let mut nonce = [0; NONCE_BYTES];
-        for (byte, pair) in nonce.iter_mut().zip(digits.as_bytes().chunks(2)) {
-            let pair = std::str::from_utf8(pair).ok();
-            let parsed = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok());
-            *byte = parsed.ok_or_else(|| Refusal::Garbage("a nonce of other characters than digits".to_owned()))?;
-        }
-        Ok(nonce)
+        let [digits] = &self.nonce[..] else { return Err(Refusal::Garbage("a hello without a nonce".to_owned())) };
+        let nonce = blake3::Hash::from_hex(digits);
+        nonce.map(Into::into).map_err(|_| Refusal::Garbage("a nonce that is not 64 hexadecimal digits".to_owned()))
     }
 }
 

@@ -60,7 +60,7 @@ pub fn check_determinism(file: &ScenarioFile, seed: u64, interrupted: &AtomicBoo
 
 fn repetition(swarm: &Swarm, divergence: Option<Divergence>) -> Repetition {
     let (digest, entries) = swarm.fingerprint();
-    Repetition { entries, digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(), divergence }
+    Repetition { entries, digest: blake3::Hash::from_bytes(digest).to_string(), divergence }
 }
 
 /// Both keep their last lines; the numbers of all entries tell which of them belong together.

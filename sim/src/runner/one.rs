@@ -74,7 +74,7 @@ fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicB
         summary: Summary::new(plan, &series, rounds),
         series,
         trace_entries: entries,
-        trace_digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        trace_digest: blake3::Hash::from_bytes(digest).to_string(),
         simulated_seconds: plan.end.as_secs_f64(),
         real_seconds: begin.elapsed().as_secs_f64(),
     };
