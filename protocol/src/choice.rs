@@ -257,10 +257,7 @@ fn compare(together: f64, everybody: &[Costs]) -> Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn peer(key: u8) -> PeerId {
-        PeerId::from_public_key([key; 32])
-    }
+    use crate::peer::peer;
 
     fn at(seconds: f64) -> Time {
         Time::from_start(Duration::from_secs_f64(seconds))

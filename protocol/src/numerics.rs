@@ -8,7 +8,6 @@
 //!
 //! Partners that exchange again and again keep a common [`Reference`] and send one bit a value.
 
-mod block_scale;
 mod blocks;
 mod buffers;
 mod check;
@@ -30,7 +29,7 @@ mod stream_codec;
 mod weighing;
 mod width;
 
-pub use block_scale::BlockScale;
+pub use blocks::BlockScale;
 pub use buffers::Buffers;
 pub(crate) use buffers::Pooled;
 pub use encode::encode;

@@ -130,6 +130,12 @@ impl fmt::Display for Address {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
 pub struct AddressRange(pub u64);
 
+/// A peer of a test.
+#[cfg(test)]
+pub(crate) fn peer(key: u8) -> PeerId {
+    PeerId([key; 32])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -182,14 +182,8 @@ fn points(what: &Misbehaviour) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn peer(key: u8) -> PeerId {
-        PeerId::from_public_key([key; 32])
-    }
-
-    fn at(seconds: u64) -> Time {
-        Time::from_start(Duration::from_secs(seconds))
-    }
+    use crate::peer::peer;
+    use crate::time::second;
 
     fn impression(distance: f64) -> Impression {
         Impression { distance, masked_share: 0.0, is_progress_odd: false }
@@ -200,10 +194,10 @@ mod tests {
         let mut reputation = Reputation::default();
         let forged = Misbehaviour::OutOfRange("scale".into());
         for hour in 0..20 {
-            assert_eq!(reputation.on_misbehaviour(at(3600 * hour), peer(1), &forged), None, "once an hour");
+            assert_eq!(reputation.on_misbehaviour(second(3600 * hour), peer(1), &forged), None, "once an hour");
         }
         let bans: Vec<Duration> =
-            (0..12).filter_map(|second| reputation.on_misbehaviour(at(second), peer(2), &forged)).collect();
+            (0..12).filter_map(|second| reputation.on_misbehaviour(second(second), peer(2), &forged)).collect();
         assert!(bans.len() >= 3 && bans.windows(2).all(|pair| pair[1] > pair[0]), "{bans:?}");
         assert!(bans.iter().all(|ban| *ban <= BAN_MAX));
     }
@@ -258,7 +252,7 @@ mod tests {
         let mut reputation = Reputation::default();
         let garbage = Misbehaviour::Garbage(String::new());
         let banned: Vec<Duration> =
-            (0..3).filter_map(|_| reputation.on_misbehaviour(at(0), peer(1), &garbage)).collect();
+            (0..3).filter_map(|_| reputation.on_misbehaviour(second(0), peer(1), &garbage)).collect();
         (0..30).for_each(|_| {
             reputation.on_exchange(peer(1), impression(9.0));
             reputation.on_exchange(peer(2), impression(1.0));
@@ -268,7 +262,7 @@ mod tests {
         reputation.retain_believable(&mut peers);
         assert_eq!(peers, [peer(1), peer(2)]);
         let again: Vec<Duration> =
-            (0..3).filter_map(|_| reputation.on_misbehaviour(at(1), peer(1), &garbage)).collect();
+            (0..3).filter_map(|_| reputation.on_misbehaviour(second(1), peer(1), &garbage)).collect();
         assert!(again[0] > banned[0], "{again:?} {banned:?}");
     }
 

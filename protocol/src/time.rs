@@ -53,3 +53,9 @@ impl fmt::Debug for Time {
         write!(formatter, "{:.6}s", self.since_start().as_secs_f64())
     }
 }
+
+/// So long after the beginning of a test.
+#[cfg(test)]
+pub(crate) fn second(count: u64) -> Time {
+    Time::from_start(Duration::from_secs(count))
+}

@@ -218,10 +218,7 @@ mod tests {
     use crate::Snapshot;
     use crate::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, encode};
     use crate::part::{Fragment, Vector};
-
-    fn peer(number: u8) -> PeerId {
-        PeerId::from_public_key([number; 32])
-    }
+    use crate::peer::peer;
 
     fn whole(number: u8) -> (PeerId, Holding) {
         (peer(number), Holding::ALL)

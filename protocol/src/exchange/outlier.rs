@@ -69,10 +69,7 @@ impl OutlierDetection {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn peer(key: u8) -> PeerId {
-        PeerId::from_public_key([key; 32])
-    }
+    use crate::peer::peer;
 
     fn seen(partner: PeerId, progress: f64, is_rebuff: bool) -> Seen {
         Seen { partner, progress, is_rebuff, is_behind: false, is_excused: false }

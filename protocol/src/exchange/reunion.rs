@@ -162,18 +162,12 @@ fn exchanges(rounds: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn peer(key: u8) -> PeerId {
-        PeerId::from_public_key([key; 32])
-    }
-
-    fn at(seconds: u64) -> Time {
-        Time::from_start(Duration::from_secs(seconds))
-    }
+    use crate::peer::peer;
+    use crate::time::second;
 
     /// Exchanges with a peer in which it is excused, its distances being these.
     fn excused(reunions: &mut Reunions, peer: PeerId, distances: impl Iterator<Item = f64>) -> usize {
-        distances.take_while(|distance| reunions.on_merge(at(100), peer, *distance, 1.0).is_excused).count()
+        distances.take_while(|distance| reunions.on_merge(second(100), peer, *distance, 1.0).is_excused).count()
     }
 
     fn far() -> impl Iterator<Item = f64> {
@@ -186,13 +180,13 @@ mod tests {
     fn who_stays_far_is_judged_soon_and_who_comes_nearer_later() {
         let mut reunions = Reunions::default();
         assert_eq!(excused(&mut reunions, peer(1), far()), 0, "it was never away");
-        reunions.on_return(at(100), peer(1), AWAY, 12.0);
+        reunions.on_return(second(100), peer(1), AWAY, 12.0);
         assert_eq!(excused(&mut reunions, peer(1), far()), 4, "twelve rounds");
-        reunions.on_return(at(100), peer(1), AWAY, 600.0);
+        reunions.on_return(second(100), peer(1), AWAY, 600.0);
         assert_eq!(excused(&mut reunions, peer(1), far()), 10);
-        reunions.on_return(at(100), peer(1), AWAY, 600.0);
+        reunions.on_return(second(100), peer(1), AWAY, 600.0);
         assert_eq!(excused(&mut reunions, peer(1), (0..20).map(|step| 90.0 - f64::from(step / 3))), 20);
-        reunions.on_return(at(100), peer(1), AWAY, 600.0);
+        reunions.on_return(second(100), peer(1), AWAY, 600.0);
         assert_eq!(excused(&mut reunions, peer(1), (0..100).map(|step| 200.0 - f64::from(step))), 40, "not for ever");
     }
 
@@ -200,9 +194,9 @@ mod tests {
     fn who_leaves_and_comes_back_again_and_again_is_judged_after_all() {
         let mut reunions = Reunions::default();
         let mut come_back = || {
-            reunions.on_return(at(100), peer(1), AWAY, 600.0);
+            reunions.on_return(second(100), peer(1), AWAY, 600.0);
             // It leaves before it would be judged.
-            (0..10).filter(|_| reunions.on_merge(at(100), peer(1), 9.0, 1.0).is_excused).count()
+            (0..10).filter(|_| reunions.on_merge(second(100), peer(1), 9.0, 1.0).is_excused).count()
         };
         assert_eq!([(); 8].map(|()| come_back()), [10; 8]);
         assert_eq!(come_back(), 0, "none before it is judged as often");
@@ -213,12 +207,12 @@ mod tests {
     fn who_has_rested_is_excused_and_tells_nothing_of_others() {
         let mut reunions = Reunions::default();
         for key in [1, 2] {
-            reunions.on_merge(at(5), peer(key), 1.0, 1.0);
+            reunions.on_merge(second(5), peer(key), 1.0, 1.0);
         }
-        reunions.on_rest(at(10), peer(1));
-        reunions.on_rest(at(60), peer(1));
-        assert_eq!(reunions.take_rest(at(100), peer(1)), Some(Duration::from_secs(90)), "since it said so first");
-        assert_eq!(reunions.take_rest(at(100), peer(1)), None);
+        reunions.on_rest(second(10), peer(1));
+        reunions.on_rest(second(60), peer(1));
+        assert_eq!(reunions.take_rest(second(100), peer(1)), Some(Duration::from_secs(90)), "since it said so first");
+        assert_eq!(reunions.take_rest(second(100), peer(1)), None);
         reunions.on_rest_over(peer(1), Duration::from_secs(90), 12.0);
         assert_eq!(excused(&mut reunions, peer(2), far()), 0);
         assert_eq!(excused(&mut reunions, peer(1), far()), 4);
@@ -228,10 +222,10 @@ mod tests {
     fn all_of_the_other_part_are_excused_and_nobody_of_the_own() {
         let mut reunions = Reunions::default();
         for (when, key) in [(10, 1), (10, 2), (90, 3)] {
-            reunions.on_merge(at(when), peer(key), 1.0, 1.0);
+            reunions.on_merge(second(when), peer(key), 1.0, 1.0);
         }
-        reunions.on_return(at(100), peer(1), Duration::from_secs(60), 30.0);
-        let meeting = |reunions: &mut Reunions, key| reunions.on_merge(at(101), peer(key), 9.0, 1.0);
+        reunions.on_return(second(100), peer(1), Duration::from_secs(60), 30.0);
+        let meeting = |reunions: &mut Reunions, key| reunions.on_merge(second(101), peer(key), 9.0, 1.0);
         let first = Meeting { first_after: Some(Duration::from_secs(60)), is_excused: true };
         assert_eq!([1, 2].map(|key| meeting(&mut reunions, key)), [first; 2]);
         assert_eq!(meeting(&mut reunions, 1), Meeting { first_after: None, is_excused: true });
@@ -242,8 +236,8 @@ mod tests {
     #[test]
     fn who_stood_still_itself_judges_nobody_at_first() {
         let mut reunions = Reunions::default();
-        assert!(!reunions.on_merge(at(1), peer(1), 1.0, 9.0).is_excused);
-        assert!(reunions.on_merge(at(2), peer(1), 9.0, 30.0).is_excused);
+        assert!(!reunions.on_merge(second(1), peer(1), 1.0, 9.0).is_excused);
+        assert!(reunions.on_merge(second(2), peer(1), 9.0, 30.0).is_excused);
         assert_eq!(excused(&mut reunions, peer(1), far()), 9);
     }
 }

@@ -45,17 +45,9 @@ impl Blocklist {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    fn peer(number: u8) -> PeerId {
-        PeerId::from_public_key([number; 32])
-    }
-
-    fn second(count: u64) -> Time {
-        Time::from_start(Duration::from_secs(count))
-    }
+    use crate::peer::peer;
+    use crate::time::second;
 
     #[test]
     fn a_peer_is_blocked_until_its_end_and_the_first_to_end_makes_room() {

@@ -331,15 +331,9 @@ impl Connections {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer::peer;
     use crate::random::stream;
-
-    fn peer(number: u8) -> PeerId {
-        PeerId::from_public_key([number; 32])
-    }
-
-    fn second(count: u64) -> Time {
-        Time::from_start(Duration::from_secs(count))
-    }
+    use crate::time::second;
 
     fn connected(count: u8) -> Connections {
         let mut connections = Connections::default();

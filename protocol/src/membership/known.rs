@@ -202,10 +202,7 @@ pub(super) fn remember_addresses(addresses: &mut Box<[Address]>, told: &[Address
 mod tests {
     use super::*;
     use crate::random::stream;
-
-    fn second(count: u64) -> Time {
-        Time::from_start(Duration::from_secs(count))
-    }
+    use crate::time::second;
 
     fn descriptor(age_seconds: u32) -> Descriptor {
         let addresses = vec![Address::new("sim/1").expect("short")];

@@ -62,12 +62,9 @@ impl Reserve {
 mod tests {
     use super::*;
     use crate::message::{Descriptor, KnownPeer};
+    use crate::peer::peer;
     use crate::profile::Profile;
     use crate::random::stream;
-
-    fn peer(number: u8) -> PeerId {
-        PeerId::from_public_key([number; 32])
-    }
 
     fn known(number: u8, teller: Teller) -> Known {
         let known = KnownPeer { peer: peer(number), addresses: Vec::new() };

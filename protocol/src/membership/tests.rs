@@ -5,6 +5,7 @@ use crate::bounds::SHUFFLE_SAMPLE_YOUNG;
 use crate::config::Bootstrap;
 use crate::effect::Effect;
 use crate::manifest::RunManifest;
+use crate::time::second;
 
 mod aimed;
 mod found;
@@ -20,10 +21,6 @@ fn peer(number: u16) -> PeerId {
 
 fn address(number: u16) -> Address {
     Address::new(format!("sim/{number}")).expect("short")
-}
-
-fn second(count: u64) -> Time {
-    Time::from_start(Duration::from_secs(count))
 }
 
 fn descriptor(number: u16, age_seconds: u32) -> Descriptor {

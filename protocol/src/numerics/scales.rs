@@ -7,8 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::block_scale::BlockScale;
-use super::blocks::Blocks;
+use super::blocks::{BlockScale, Blocks};
 use super::buffers::Pooled;
 use super::grid::largest;
 use super::width::scales_bytes;

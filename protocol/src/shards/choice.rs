@@ -44,6 +44,7 @@ pub fn next_fetch(
 mod tests {
     use super::*;
     use crate::manifest::{DataSource, RunManifest};
+    use crate::peer::peer;
     use crate::shards::list_shards;
 
     /// Ten shards; the last two hold held-out bytes.
@@ -54,10 +55,6 @@ mod tests {
         manifest.data.shard_bytes = 1024;
         let corpus: Vec<u8> = (0..10_000).map(|index| (index * index % 251) as u8).collect();
         Sharding::of(&list_shards(&manifest, &corpus).expect("it fits").data).expect("listed")
-    }
-
-    fn peer(number: u8) -> PeerId {
-        PeerId::from_public_key([number; 32])
     }
 
     fn set(indices: &[usize]) -> ShardSet {

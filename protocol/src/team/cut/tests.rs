@@ -1,11 +1,8 @@
 //! Cuts against all that there are, and against what people know of them.
 
 use super::*;
+use crate::peer::peer;
 use crate::random::{Rng as _, stream};
-
-fn peer(number: u8) -> PeerId {
-    PeerId::from_public_key([number; 32])
-}
 
 fn costs(operations: f64, bytes: u64, held_bytes: u64) -> LayerCosts {
     LayerCosts { operations, bytes, held_bytes, moved_bytes: bytes }
