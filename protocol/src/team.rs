@@ -29,10 +29,10 @@
 //! | `Step` | `Stepped` |
 //! | `ReadOut` | `ReadOut` |
 //! | `Keep` | `Kept` |
-//! | `Discard`, `Send…`, `Disconnect`, `Dismiss`, `Notice`, `…Ended` | none |
+//! | `Discard`, `Send`, `Disconnect`, `Dismiss`, `Notice`, `…Ended` | none |
 //!
 //! and of a helper: `Load` → `Loaded`, `Compute` → `Computed`, `Sum` → `Summed`, `Step` → `Stepped`, `Copy` → `Copied`, `Write` →
-//! `Written`; `Average`, `Unload`, `Discard`, `Send…`, `Notice` have none. Orders to whoever computes are carried out in the order they come.
+//! `Written`; `Average`, `Unload`, `Discard`, `Send`, `Notice` have none. Orders to whoever computes are carried out in the order they come.
 //! Late and duplicate replies are counted and ignored.
 //!
 //! **States.** Each commit and each write gives the model a new **revision**, a number that grows. Helpers have the parameters and
@@ -65,7 +65,7 @@ mod work;
 pub use captain::Captain;
 pub use config::{CaptainConfig, HelperConfig, TeamTimeouts};
 pub use cut::{Cut, CutStage, LayerCosts, Link, ModelCosts, Place};
-pub use effect::{CaptainEffect, HelperEffect};
+pub use effect::{CaptainEffect, HelperEffect, Packet};
 pub use event::{CaptainEvent, HelperEvent, Loading};
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader, StateHeader, StateKind};
 pub use lend::Helper;

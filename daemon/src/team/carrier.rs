@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use murmur_network::team::{TeamLink, TeamSender, TeamWord};
 use murmur_protocol::PeerId;
-use murmur_protocol::team::{Link, Offer, TeamMessage};
+use murmur_protocol::team::{Link, Offer, Packet, TeamMessage};
 use murmur_training::team::{Heard, TeamWire, Told, Untold, Word};
 use tokio::sync::Notify;
 
@@ -57,9 +57,9 @@ impl Carrier {
         // One that came again is there twice until the connection before is noticed to be gone.
         before.inspect(|before| before.end.notify_one());
         tell(told, Heard::Connected(peer)).await;
-        let bounded = |offer| match &way {
-            Some(way) => Word::Message(TeamMessage::Offer(Way::bounded(way, offer))),
-            None => Word::Message(TeamMessage::Offer(offer)),
+        let bounded = |offer| {
+            let offer = if let Some(way) = &way { Way::bounded(way, offer) } else { offer };
+            Word::Packet(Packet::Message(TeamMessage::Offer(offer)))
         };
         if let Some(offer) = first {
             tell(told, Heard::Said(peer, bounded(offer))).await;
@@ -81,7 +81,7 @@ impl Carrier {
                 continue;
             }
             let word = match word {
-                Word::Message(TeamMessage::Offer(offer)) => bounded(offer),
+                Word::Packet(Packet::Message(TeamMessage::Offer(offer))) => bounded(offer),
                 word => word,
             };
             if !tell(told, Heard::Said(peer, word)).await {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use murmur_network::team::{TeamLink, TeamWord};
 use murmur_protocol::Payload;
-use murmur_protocol::team::{Link, Offer, TeamMessage};
+use murmur_protocol::team::{Link, Offer, Packet, TeamMessage};
 use murmur_training::team::{ECHO_BYTES_MAX, Word};
 use tokio::time::timeout;
 
@@ -50,7 +50,7 @@ impl Way {
 pub(crate) async fn probe(link: &mut TeamLink) -> Result<Way, String> {
     let offer = async {
         loop {
-            if let Word::Message(TeamMessage::Offer(offer)) = heard(link).await? {
+            if let Word::Packet(Packet::Message(TeamMessage::Offer(offer))) = heard(link).await? {
                 return Ok::<_, String>(offer);
             }
         }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use super::bounds::{FRAME_BYTES_MAX, LAYERS_MAX, NUMBER_MAX, REASON_BYTES_MAX};
 use super::config::CaptainConfig;
 use super::cut::Cut;
-use super::effect::CaptainEffect;
+use super::effect::{CaptainEffect, Packet};
 use super::event::CaptainEvent;
 use super::frame::StateKind;
 use super::message::{BatchKind, Lanes, TeamMessage};
@@ -448,7 +448,7 @@ impl Captain {
     }
 
     fn send(&mut self, helper: PeerId, message: TeamMessage) {
-        self.effects.push_back(CaptainEffect::Send { helper, message });
+        self.effects.push_back(CaptainEffect::Send { helper, packet: Packet::Message(message) });
     }
 
     fn notice(&mut self, notice: TeamNotice) {

@@ -8,31 +8,26 @@ use super::work::{Stream, Work};
 use crate::Payload;
 use crate::peer::PeerId;
 
+/// What travels between a captain and a helper.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Packet {
+    /// Small.
+    Message(TeamMessage),
+    /// Activations or their gradient.
+    Frame(Frame),
+    /// Parameters, moments, a base.
+    State(StateHeader, Payload),
+}
+
 /// An order of a captain. What comes back is told in the [module's documentation](super).
 #[derive(Clone, Debug)]
 pub enum CaptainEffect {
-    /// To the network: a message.
+    /// To the network.
     Send {
         /// The helper that receives it.
         helper: PeerId,
-        /// The message.
-        message: TeamMessage,
-    },
-    /// To the network: a stream.
-    SendFrame {
-        /// The helper that receives it.
-        helper: PeerId,
-        /// The frame.
-        frame: Frame,
-    },
-    /// To the network: a state.
-    SendState {
-        /// The helper that receives it.
-        helper: PeerId,
-        /// What it is.
-        header: StateHeader,
-        /// The bytes.
-        payload: Payload,
+        /// A message, a stream or a state.
+        packet: Packet,
     },
     /// To the network: close the connections to a helper that is late or misbehaves. It may connect again.
     Disconnect {
@@ -139,28 +134,12 @@ pub enum CaptainEffect {
 /// An order of a helper. What comes back is told in the [module's documentation](super).
 #[derive(Clone, Debug)]
 pub enum HelperEffect {
-    /// To the network: a message.
+    /// To the network.
     Send {
         /// The captain that receives it.
         captain: PeerId,
-        /// The message.
-        message: TeamMessage,
-    },
-    /// To the network: a stream.
-    SendFrame {
-        /// The captain that receives it.
-        captain: PeerId,
-        /// The frame.
-        frame: Frame,
-    },
-    /// To the network: a state.
-    SendState {
-        /// The captain that receives it.
-        captain: PeerId,
-        /// What it is.
-        header: StateHeader,
-        /// The bytes.
-        payload: Payload,
+        /// A message, a stream or a state.
+        packet: Packet,
     },
     /// To the owner: build this stage in place of the one there is. Where the assignment keeps the state, the layers are the same and
     /// parameters and moments stay.

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::bounds::{HELPERS_KNOWN_MAX, MEMBER_IDLE_MAX};
 use super::config::HelperConfig;
-use super::effect::HelperEffect;
+use super::effect::{HelperEffect, Packet};
 use super::event::{HelperEvent, Loading};
 use super::frame::{Frame, StateHeader, StateKind};
 use super::message::{HeldLayers, Membership, Offer, TeamMessage};
@@ -273,8 +273,12 @@ impl Helper {
     }
 
     fn say(&mut self, message: TeamMessage) {
+        self.send(Packet::Message(message));
+    }
+
+    fn send(&mut self, packet: Packet) {
         if let Some(captain) = self.captain.filter(|captain| self.connected.contains(captain)) {
-            self.effects.push_back(HelperEffect::Send { captain, message });
+            self.effects.push_back(HelperEffect::Send { captain, packet });
         }
     }
 
@@ -323,11 +327,10 @@ impl Helper {
         let Some((_, kind)) = self.copying.take_if(|(wanted, _)| *wanted == request) else {
             return self.counts.stale += 1;
         };
-        let captain = self.captain.filter(|captain| self.connected.contains(captain));
-        let (Some(captain), Some(stage)) = (captain, &self.stage) else { return };
+        let Some(stage) = &self.stage else { return };
         let (epoch, revision) = (stage.assign.epoch, stage.revision);
         let header = StateHeader { epoch, request, kind, revision, bytes: payload.len() as u64 };
-        self.effects.push_back(HelperEffect::SendState { captain, header, payload });
+        self.send(Packet::State(header, payload));
     }
 
     fn on_loaded(&mut self, epoch: u64, result: Result<Loading, String>) {
@@ -358,9 +361,7 @@ impl Helper {
                     let direction = work.kind.direction();
                     let frame =
                         Frame { epoch: work.epoch, batch: work.batch, microbatch: work.microbatch, direction, stream };
-                    if let Some(captain) = self.captain.filter(|captain| self.connected.contains(captain)) {
-                        self.effects.push_back(HelperEffect::SendFrame { captain, frame });
-                    }
+                    self.send(Packet::Frame(frame));
                 }
                 Heard::Failure(cause) => {
                     let (epoch, batch) = (work.epoch, work.batch);

@@ -6,7 +6,7 @@ use murmur_protocol::team::bounds::NUMBER_MAX;
 use murmur_protocol::team::{
     Assign, BatchKind, Captain, CaptainConfig, CaptainEffect, CaptainEvent, Direction, FailureCause, Frame, HeldLayers,
     Helper, HelperConfig, HelperEffect, HelperEvent, Lanes, LayerCosts, LayerRange, Link, Loading, Membership,
-    ModelCosts, Offer, Outcome, Place, StateHeader, StateKind, StepFactors, Stream, TeamCounts, TeamMessage,
+    ModelCosts, Offer, Outcome, Packet, Place, StateHeader, StateKind, StepFactors, Stream, TeamCounts, TeamMessage,
     TeamTimeouts, Wire,
 };
 use murmur_protocol::{Payload, PeerId, Time};
@@ -197,10 +197,10 @@ fn reply_of_owner(effect: CaptainEffect, last_stage: u32, tape: &mut Tape<'_>) -
 fn answers_of_helper(effect: &CaptainEffect) -> Vec<CaptainEvent> {
     let said = |helper: &PeerId, message| vec![CaptainEvent::MessageArrived { helper: *helper, message }];
     match effect {
-        CaptainEffect::SendFrame { helper, frame } => {
+        CaptainEffect::Send { helper, packet: Packet::Frame(frame) } => {
             vec![CaptainEvent::FrameArrived { helper: *helper, frame: frame.clone(), size: Some(1.0) }]
         }
-        CaptainEffect::Send { helper, message } => match message {
+        CaptainEffect::Send { helper, packet: Packet::Message(message) } => match message {
             TeamMessage::Assign(assign) => said(helper, TeamMessage::Ready { epoch: assign.epoch }),
             TeamMessage::Begin { epoch, batch, .. } => {
                 let (squares, busy_nanos) = (vec![1.0; 2], 1000);
@@ -221,7 +221,7 @@ fn answers_of_helper(effect: &CaptainEffect) -> Vec<CaptainEvent> {
             }
             _ => Vec::new(),
         },
-        CaptainEffect::SendState { helper, header, .. } => {
+        CaptainEffect::Send { helper, packet: Packet::State(header, _) } => {
             said(helper, TeamMessage::Written { epoch: header.epoch, request: header.request })
         }
         _ => Vec::new(),
@@ -244,8 +244,9 @@ fn answers_of_captain(effect: &HelperEffect, number: &mut u64, tape: &mut Tape<'
         let forward = |microbatch| frame(epoch, batch, microbatch, Direction::Forward);
         vec![begin, forward(0), forward(1), forward(2)]
     };
-    match effect {
-        HelperEffect::Send { message: TeamMessage::Offer(_), .. } => {
+    let HelperEffect::Send { packet, .. } = effect else { return Vec::new() };
+    match packet {
+        Packet::Message(TeamMessage::Offer(_)) => {
             let layers = LayerRange { first: 0, end: 3 };
             let (in_flight, waiting, keeps_state) = (2, 3, tape.choice(4) == 0);
             let assign = Assign { epoch: *number, layers, in_flight, waiting, keeps_state, ..sound_assign() };
@@ -254,22 +255,17 @@ fn answers_of_captain(effect: &HelperEffect, number: &mut u64, tape: &mut Tape<'
             let state = HelperEvent::StateArrived { captain, header, payload: vec![0; 8].into() };
             vec![said(TeamMessage::Assign(Box::new(assign))), state]
         }
-        HelperEffect::Send { message: TeamMessage::WantsBase { epoch }, .. } => {
+        Packet::Message(TeamMessage::WantsBase { epoch }) => {
             let header = StateHeader { epoch: *epoch, request: *epoch, kind: StateKind::Base, revision: 5, bytes: 8 };
             vec![HelperEvent::StateArrived { captain, header, payload: vec![0; 8].into() }]
         }
-        HelperEffect::Send { message: TeamMessage::Ready { epoch } | TeamMessage::Done { epoch, .. }, .. } => {
-            begin(*epoch)
-        }
-        HelperEffect::Send { message: TeamMessage::Sums { epoch, batch, .. }, .. } => {
+        Packet::Message(TeamMessage::Ready { epoch } | TeamMessage::Done { epoch, .. }) => begin(*epoch),
+        Packet::Message(TeamMessage::Sums { epoch, batch, .. }) => {
             let factors = StepFactors { gradient_norm: 1.0, learning_rate: 0.1, members: 1.0 };
             let (epoch, batch, revision) = (*epoch, *batch, *batch);
             vec![said(TeamMessage::Commit { epoch, batch, factors, revision, wants_copy: false })]
         }
-        HelperEffect::SendFrame {
-            frame: Frame { epoch, batch, microbatch, direction: Direction::Forward, .. },
-            ..
-        } => {
+        Packet::Frame(Frame { epoch, batch, microbatch, direction: Direction::Forward, .. }) => {
             vec![frame(*epoch, *batch, *microbatch, Direction::Backward)]
         }
         _ => Vec::new(),

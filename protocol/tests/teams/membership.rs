@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use murmur_protocol::team::{
     Assign, BatchKind, Helper, HelperConfig, HelperEffect, HelperEvent, Lanes, LayerRange, Loading, Membership, Offer,
-    StateHeader, StateKind, TeamMessage, Wire,
+    Packet, StateHeader, StateKind, TeamMessage, Wire,
 };
 use murmur_protocol::{Payload, PeerId, Time};
 
@@ -148,8 +148,8 @@ fn a_new_stage_or_a_lost_captain_ends_a_membership() {
     lent.begin(7, 9, at(5.0));
     assert_eq!(lent.told(), ["member at 5"], "with the same stage");
     lent.tell(HelperEvent::FoundApart);
-    let says_so =
-        |effect: &HelperEffect| matches!(effect, HelperEffect::Send { message: TeamMessage::Apart { epoch: 7 }, .. });
+    let apart = Packet::Message(TeamMessage::Apart { epoch: 7 });
+    let says_so = |effect: &HelperEffect| matches!(effect, HelperEffect::Send { packet, .. } if *packet == apart);
     assert!(lent.1.iter().any(says_so), "{:?}", lent.1);
     lent.hear(TeamMessage::Release { epoch: 7 });
     assert_eq!(lent.told(), ["no member"]);

@@ -202,10 +202,7 @@ impl Lender {
                 };
                 (HelperEvent::Written { request, result }, 0.1)
             }
-            HelperEffect::Send { .. }
-            | HelperEffect::SendFrame { .. }
-            | HelperEffect::SendState { .. }
-            | HelperEffect::Notice(_) => return None,
+            HelperEffect::Send { .. } | HelperEffect::Notice(_) => return None,
         })
     }
 }

@@ -2,36 +2,26 @@
 
 use std::time::Duration;
 
-use murmur_protocol::team::{Frame, StateHeader, TeamMessage};
-use murmur_protocol::{Payload, Time};
+use murmur_protocol::Time;
+use murmur_protocol::team::Packet;
 
 use super::plan::MachinePlan;
 
-/// What travels.
-#[derive(Clone, Debug)]
-pub(crate) enum Packet {
-    Message(TeamMessage),
-    Frame(Frame),
-    State(StateHeader, Payload),
+/// On the wire: a stream is a kibibyte whatever its number has.
+fn bytes(packet: &Packet) -> f64 {
+    match packet {
+        Packet::Message(_) => 64.0,
+        Packet::Frame(_) => STREAM_BYTES as f64,
+        Packet::State(_, payload) => 64.0 + 16.0 * payload.len() as f64,
+    }
 }
 
-impl Packet {
-    /// On the wire: a stream is a kibibyte whatever its number has.
-    fn bytes(&self) -> f64 {
-        match self {
-            Packet::Message(_) => 64.0,
-            Packet::Frame(_) => STREAM_BYTES as f64,
-            Packet::State(_, payload) => 64.0 + 16.0 * payload.len() as f64,
-        }
-    }
-
-    /// Messages, streams and states do not wait for each other: each has its own order.
-    fn channel(&self) -> usize {
-        match self {
-            Packet::Message(_) => 0,
-            Packet::Frame(_) => 1,
-            Packet::State(..) => 2,
-        }
+/// Messages, streams and states do not wait for each other: each has its own order.
+fn channel(packet: &Packet) -> usize {
+    match packet {
+        Packet::Message(_) => 0,
+        Packet::Frame(_) => 1,
+        Packet::State(..) => 2,
     }
 }
 
@@ -139,7 +129,7 @@ impl Links {
             Way::ToCaptain => (&mut link.port, &mut self.captain, (link.rate, self.captain_rate)),
             Way::ToHelper => (&mut self.captain, &mut link.port, (self.captain_rate, link.rate)),
         };
-        let seconds = |rate: f64| Duration::from_secs_f64(packet.bytes() / rate);
+        let seconds = |rate: f64| Duration::from_secs_f64(bytes(packet) / rate);
         let begin = now.max(sender.sends_until);
         sender.sends_until = begin + seconds(rates.0);
         // The receiver takes in while the sender sends, from several at once; the slower one decides.
@@ -154,7 +144,7 @@ impl Links {
         }
         remembered.push(packet.clone());
         let arrives = received + link.latency;
-        let last = &mut link.last[way as usize][packet.channel()];
+        let last = &mut link.last[way as usize][channel(packet)];
         match late {
             Some(late) => Some(arrives + late),
             None => {

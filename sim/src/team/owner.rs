@@ -291,8 +291,6 @@ impl Owner {
                 (CaptainEvent::Kept { number, result }, 0.05)
             }
             CaptainEffect::Send { .. }
-            | CaptainEffect::SendFrame { .. }
-            | CaptainEffect::SendState { .. }
             | CaptainEffect::Disconnect { .. }
             | CaptainEffect::Dismiss { .. }
             | CaptainEffect::BatchEnded { .. }

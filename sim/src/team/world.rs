@@ -7,13 +7,13 @@ mod traffic;
 use std::time::Duration;
 
 use murmur_protocol::random::{Generator, RngExt, stream};
-use murmur_protocol::team::{CaptainEffect, CaptainEvent, Frame, HelperEffect, HelperEvent, TeamMessage};
+use murmur_protocol::team::{CaptainEffect, CaptainEvent, Frame, HelperEffect, HelperEvent, Packet, TeamMessage};
 use murmur_protocol::{PeerId, Time};
 
 use super::arithmetic::Layer;
 use super::ledger::Ledger;
 use super::lending::Lender;
-use super::links::{Links, Packet, Way};
+use super::links::{Links, Way};
 use super::owner::Owner;
 use super::plan::{Carelessness, Fault, TeamPlan};
 use crate::queue::Queue;
@@ -196,7 +196,7 @@ impl World<'_> {
     fn carry_out_captains(&mut self, effect: CaptainEffect) {
         let now = self.queue.now();
         match effect {
-            CaptainEffect::Send { helper, message } => {
+            CaptainEffect::Send { helper, packet: Packet::Message(message) } => {
                 self.ledger.check_given(helper, &message);
                 let helper = number(helper);
                 if let TeamMessage::Commit { epoch, batch, .. } = message
@@ -208,10 +208,8 @@ impl World<'_> {
                 }
                 self.send(helper, Way::ToHelper, Packet::Message(message));
             }
-            CaptainEffect::SendFrame { helper, frame } => self.send_frame(number(helper), frame),
-            CaptainEffect::SendState { helper, header, payload } => {
-                self.send(number(helper), Way::ToHelper, Packet::State(header, payload));
-            }
+            CaptainEffect::Send { helper, packet: Packet::Frame(frame) } => self.send_frame(number(helper), frame),
+            CaptainEffect::Send { helper, packet } => self.send(number(helper), Way::ToHelper, packet),
             CaptainEffect::Disconnect { helper } => self.disconnect(number(helper), RECONNECTS_AFTER),
             CaptainEffect::Dismiss { helper } => {
                 self.ledger.unfit.insert(helper);
@@ -350,11 +348,7 @@ impl World<'_> {
     fn carry_out_helpers(&mut self, helper: usize, effect: HelperEffect) {
         let now = self.queue.now();
         match effect {
-            HelperEffect::Send { message, .. } => self.send(helper, Way::ToCaptain, Packet::Message(message)),
-            HelperEffect::SendFrame { frame, .. } => self.send(helper, Way::ToCaptain, Packet::Frame(frame)),
-            HelperEffect::SendState { header, payload, .. } => {
-                self.send(helper, Way::ToCaptain, Packet::State(header, payload));
-            }
+            HelperEffect::Send { packet, .. } => self.send(helper, Way::ToCaptain, packet),
             HelperEffect::Notice(_) => {}
             order => {
                 let jitter = self.jitter();

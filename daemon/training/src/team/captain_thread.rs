@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use murmur_protocol::numerics::StreamCodec;
 use murmur_protocol::team::bounds::HELPERS_KNOWN_MAX;
-use murmur_protocol::team::{Captain, CaptainConfig, CaptainEffect, CaptainEvent, TeamNotice, TeamStatus};
+use murmur_protocol::team::{Captain, CaptainConfig, CaptainEffect, CaptainEvent, Packet, TeamNotice, TeamStatus};
 use murmur_protocol::{PeerId, Time};
 
 use super::wire::{Fact, Facts, Heard, TeamWire, Told, Word};
@@ -161,12 +161,14 @@ impl Pump {
             Heard::Disconnected(helper) => (CaptainEvent::HelperDisconnected { helper }, None),
             Heard::Said(helper, word) => {
                 let event = match word {
-                    Word::Message(message) => CaptainEvent::MessageArrived { helper, message },
-                    Word::Frame(frame) => {
+                    Word::Packet(Packet::Message(message)) => CaptainEvent::MessageArrived { helper, message },
+                    Word::Packet(Packet::Frame(frame)) => {
                         let size = self.codec.measure(frame.stream.payload.bytes(), frame.stream.rows as usize);
                         CaptainEvent::FrameArrived { helper, frame, size }
                     }
-                    Word::State(header, payload) => CaptainEvent::StateArrived { helper, header, payload },
+                    Word::Packet(Packet::State(header, payload)) => {
+                        CaptainEvent::StateArrived { helper, header, payload }
+                    }
                     // Whoever carries words answers those.
                     Word::Probe(..) | Word::Echo(_) => CaptainEvent::TimePassed,
                 };
@@ -177,11 +179,7 @@ impl Pump {
 
     fn carry_out(&mut self, effect: CaptainEffect, after: Option<PeerId>) {
         match effect {
-            CaptainEffect::Send { helper, message } => self.wire.send(helper, Word::Message(message)),
-            CaptainEffect::SendFrame { helper, frame } => self.wire.send(helper, Word::Frame(frame)),
-            CaptainEffect::SendState { helper, header, payload } => {
-                self.wire.send(helper, Word::State(header, payload));
-            }
+            CaptainEffect::Send { helper, packet } => self.wire.send(helper, Word::Packet(packet)),
             CaptainEffect::Disconnect { helper } => self.wire.disconnect(helper),
             CaptainEffect::Dismiss { helper } => self.wire.dismiss(helper),
             CaptainEffect::Notice(notice) => (self.on_notice)(&notice),

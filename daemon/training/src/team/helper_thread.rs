@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use murmur_protocol::team::{
-    Helper, HelperConfig, HelperEffect, HelperEvent, Membership, TeamCounts, TeamNotice, WorkKind,
+    Helper, HelperConfig, HelperEffect, HelperEvent, Membership, Packet, TeamCounts, TeamNotice, WorkKind,
 };
 use murmur_protocol::{Event, PeerId, Time, TrainerOrder};
 
@@ -231,11 +231,11 @@ impl Pump {
                 self.connected = self.connected.filter(|connected| *connected != captain);
                 HelperEvent::CaptainDisconnected { captain }
             }
-            Heard::Said(captain, Word::Message(message)) => HelperEvent::MessageArrived { captain, message },
-            Heard::Said(captain, Word::Frame(frame)) => HelperEvent::FrameArrived { captain, frame },
-            Heard::Said(captain, Word::State(header, payload)) => {
-                HelperEvent::StateArrived { captain, header, payload }
-            }
+            Heard::Said(captain, Word::Packet(packet)) => match packet {
+                Packet::Message(message) => HelperEvent::MessageArrived { captain, message },
+                Packet::Frame(frame) => HelperEvent::FrameArrived { captain, frame },
+                Packet::State(header, payload) => HelperEvent::StateArrived { captain, header, payload },
+            },
             // Whoever carries words answers those.
             Heard::Said(_, Word::Probe(..) | Word::Echo(_)) => HelperEvent::TimePassed,
         }
@@ -245,16 +245,8 @@ impl Pump {
     fn carry_out(&mut self, effect: HelperEffect) -> Result<Option<HelperEvent>, TrainingError> {
         let begin = Instant::now();
         let reply = match effect {
-            HelperEffect::Send { captain, message } => {
-                self.wire.send(captain, Word::Message(message));
-                None
-            }
-            HelperEffect::SendFrame { captain, frame } => {
-                self.wire.send(captain, Word::Frame(frame));
-                None
-            }
-            HelperEffect::SendState { captain, header, payload } => {
-                self.wire.send(captain, Word::State(header, payload));
+            HelperEffect::Send { captain, packet } => {
+                self.wire.send(captain, Word::Packet(packet));
                 None
             }
             HelperEffect::Notice(notice) => {

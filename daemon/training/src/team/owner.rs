@@ -219,8 +219,6 @@ impl Owner {
                 return Ok(Some(Ended::Written));
             }
             CaptainEffect::Send { .. }
-            | CaptainEffect::SendFrame { .. }
-            | CaptainEffect::SendState { .. }
             | CaptainEffect::Disconnect { .. }
             | CaptainEffect::Dismiss { .. }
             | CaptainEffect::Notice(_) => {}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::{LoraSpec, OptimizerKind, OptimizerSpec, TransformerModel};
 use murmur_protocol::team::{
-    HelperConfig, LayerRange, Link, Offer, Place, StateHeader, TeamNotice, TeamTimeouts, Wire,
+    HelperConfig, LayerRange, Link, Offer, Packet, Place, StateHeader, TeamNotice, TeamTimeouts, Wire,
 };
 use murmur_protocol::{Correction, Part, Payload, PeerId, RunManifest};
 
@@ -105,13 +105,13 @@ impl Switchboard {
 
 impl TeamWire for Plugged {
     fn send(&mut self, to: PeerId, word: Word) {
-        if self.me == peer(CAPTAIN) && matches!(word, Word::State(..)) {
+        if self.me == peer(CAPTAIN) && matches!(word, Word::Packet(Packet::State(..))) {
             self.board.states.fetch_add(1, Ordering::Relaxed);
         }
         let word = match (word, self.manner.lie) {
-            (Word::State(header, payload), Some(lie)) => {
+            (Word::Packet(Packet::State(header, payload)), Some(lie)) => {
                 let payload = Payload::from(lie.told(payload.bytes()));
-                Word::State(StateHeader { bytes: payload.len() as u64, ..header }, payload)
+                Word::Packet(Packet::State(StateHeader { bytes: payload.len() as u64, ..header }, payload))
             }
             (word, _) => word,
         };

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use murmur_protocol::team::{CaptainEvent, FRAME_HEADER_BYTES, Frame, FrameHeader, StateHeader, TeamMessage};
+use murmur_protocol::team::{CaptainEvent, FRAME_HEADER_BYTES, FrameHeader, Packet, StateHeader};
 use murmur_protocol::{Payload, PeerId, TrainerOrder, codec};
 
 /// Facts that may wait for a machine's thread. It takes microseconds for most; while it computes, streams wait here, of which
@@ -12,12 +12,8 @@ const FACTS_MAX: usize = 1024;
 /// One thing said.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Word {
-    /// Small.
-    Message(TeamMessage),
-    /// Activations or their gradient.
-    Frame(Frame),
-    /// Parameters, moments, a base.
-    State(StateHeader, Payload),
+    /// For its machine.
+    Packet(Packet),
     /// Bytes that mean nothing, to see how long they take; so many are to come back, at most [`ECHO_BYTES_MAX`].
     Probe(u32, Payload),
     /// Those that come back.
@@ -37,12 +33,16 @@ impl Word {
     /// A header and a body, for the wire.
     pub fn to_parts(&self) -> (Vec<u8>, Payload) {
         match self {
-            Word::Message(message) => ([&[MESSAGE], &codec::encode(message)[..]].concat(), Payload::default()),
-            Word::Frame(frame) => {
+            Word::Packet(Packet::Message(message)) => {
+                ([&[MESSAGE], &codec::encode(message)[..]].concat(), Payload::default())
+            }
+            Word::Packet(Packet::Frame(frame)) => {
                 let header = [&[FRAME][..], &frame.header().encode()].concat();
                 (header, frame.stream.payload.clone())
             }
-            Word::State(header, payload) => ([&[STATE], &codec::encode(header)[..]].concat(), payload.clone()),
+            Word::Packet(Packet::State(header, payload)) => {
+                ([&[STATE], &codec::encode(header)[..]].concat(), payload.clone())
+            }
             Word::Probe(echo, payload) => ([&[PROBE][..], &echo.to_le_bytes()].concat(), payload.clone()),
             Word::Echo(payload) => (vec![ECHO], payload.clone()),
         }
@@ -52,15 +52,17 @@ impl Word {
     pub fn from_parts(header: &[u8], body: Payload) -> Option<Word> {
         let (kind, rest) = header.split_first()?;
         match *kind {
-            MESSAGE if body.is_empty() => codec::decode(rest).ok().map(Word::Message),
+            MESSAGE if body.is_empty() => {
+                codec::decode(rest).ok().map(|message| Word::Packet(Packet::Message(message)))
+            }
             FRAME => {
                 let rest: &[u8; FRAME_HEADER_BYTES] = rest.try_into().ok()?;
                 let header = FrameHeader::decode(rest).ok()?;
-                (body.len() as u64 == u64::from(header.bytes)).then(|| Word::Frame(header.with(body)))
+                (body.len() as u64 == u64::from(header.bytes)).then(|| Word::Packet(Packet::Frame(header.with(body))))
             }
             STATE => {
                 let header: StateHeader = codec::decode(rest).ok()?;
-                (body.len() as u64 == header.bytes).then_some(Word::State(header, body))
+                (body.len() as u64 == header.bytes).then_some(Word::Packet(Packet::State(header, body)))
             }
             PROBE => {
                 let echo = u32::from_le_bytes(rest.try_into().ok()?);
@@ -167,7 +169,7 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::team::{Direction, StateKind, Stream};
+    use murmur_protocol::team::{Direction, Frame, StateKind, Stream, TeamMessage};
 
     use super::*;
 
@@ -177,8 +179,8 @@ mod tests {
         let header = StateHeader { epoch: 1, request: 2, kind: StateKind::Training, revision: 3, bytes: 3 };
         let stream = Stream { rows: 1, payload: payload.clone() };
         let frame = Frame { epoch: 1, batch: 2, microbatch: 3, direction: Direction::Backward, stream };
-        for word in [Word::Message(TeamMessage::Release { epoch: 7 }), Word::Frame(frame), Word::State(header, payload)]
-        {
+        let release = Packet::Message(TeamMessage::Release { epoch: 7 });
+        for word in [release, Packet::Frame(frame), Packet::State(header, payload)].map(Word::Packet) {
             let (header, body) = word.to_parts();
             assert_eq!(Word::from_parts(&header, body.clone()), Some(word.clone()));
             assert_eq!(Word::from_parts(&header[..header.len() - 1], body.clone()), None);

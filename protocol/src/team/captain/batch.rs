@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::progress::StageProgress;
 use super::roster::{Known, Task};
-use super::{Captain, CaptainEffect, Phase};
+use super::{Captain, CaptainEffect, Packet, Phase};
 use crate::numerics::StreamCodec;
 use crate::peer::PeerId;
 use crate::team::cut::{Cut, ModelCosts};
@@ -237,7 +237,7 @@ impl Captain {
         match stage.helper {
             Some(helper) => {
                 let frame = Frame { epoch, batch: number, microbatch, direction, stream };
-                self.effects.push_back(CaptainEffect::SendFrame { helper, frame });
+                self.effects.push_back(CaptainEffect::Send { helper, packet: Packet::Frame(frame) });
             }
             None => stage.keep(direction, microbatch, stream),
         }

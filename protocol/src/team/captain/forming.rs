@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::roster::Task;
-use super::{Captain, CaptainEffect, Phase};
+use super::{Captain, CaptainEffect, Packet, Phase};
 use crate::Payload;
 use crate::peer::PeerId;
 use crate::team::bounds::{GAIN_MIN, HELPERS_MAX, REPAYS_WITHIN, WAITING_NOTICE_PERIOD};
@@ -328,7 +328,7 @@ impl Captain {
         }
         let (epoch, revision, bytes) = (self.epoch, self.revision, payload.len() as u64);
         let header = StateHeader { epoch, request: epoch, kind, revision, bytes };
-        self.effects.push_back(CaptainEffect::SendState { helper, header, payload });
+        self.effects.push_back(CaptainEffect::Send { helper, packet: Packet::State(header, payload) });
     }
 
     pub(super) fn on_ready(&mut self, now: Time, helper: PeerId, epoch: u64) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::roster::Task;
-use super::{Captain, CaptainEffect, Phase};
+use super::{Captain, CaptainEffect, Packet, Phase};
 use crate::Payload;
 use crate::peer::PeerId;
 use crate::team::frame::{StateHeader, StateKind};
@@ -164,7 +164,7 @@ impl Captain {
         let (request, revision) = (self.number(), self.revision);
         for (helper, payload) in helpers.into_iter().zip(parts) {
             let header = StateHeader { epoch, request, kind, revision, bytes: payload.len() as u64 };
-            self.effects.push_back(CaptainEffect::SendState { helper, header, payload });
+            self.effects.push_back(CaptainEffect::Send { helper, packet: Packet::State(header, payload) });
         }
         let awaits = self.stages_of_helpers();
         self.phase = Phase::Writing(Writing { request, awaits, lost: Vec::new(), is_kept, since: now });

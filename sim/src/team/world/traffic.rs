@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use murmur_protocol::PeerId;
 use murmur_protocol::random::{Generator, RngExt};
-use murmur_protocol::team::{CaptainEvent, Frame, HelperEvent, StateHeader, TeamMessage};
+use murmur_protocol::team::{CaptainEvent, Frame, HelperEvent, Packet, StateHeader, TeamMessage};
 
 use super::{Happening, World, peer};
-use crate::team::links::{Packet, Way};
+use crate::team::links::Way;
 
 /// How long one end does not know that a connection is gone, at most.
 const NOTICED_WITHIN: f64 = 0.5;
