@@ -104,15 +104,12 @@ impl Swarm {
     /// Where a synchronous run averages models; later on, when a transformer's specification does not pass
     /// [`TransformerSpec::check`](crate::TransformerSpec::check).
     pub fn new(scenario: Scenario, seed: u64) -> Swarm {
-        Swarm::build(scenario, seed, None)
+        Swarm::sabotaged(scenario, seed, None)
     }
 
-    /// One whose nodes all make the same mistake, to prove that the checks find it.
-    pub fn sabotaged(scenario: Scenario, seed: u64, sabotage: Sabotage) -> Swarm {
-        Swarm::build(scenario, seed, Some(sabotage))
-    }
-
-    fn build(scenario: Scenario, seed: u64, sabotage: Option<Sabotage>) -> Swarm {
+    /// One whose nodes all make the same mistake, if any, to prove that the checks find it.
+    pub fn sabotaged(scenario: Scenario, seed: u64, sabotage: impl Into<Option<Sabotage>>) -> Swarm {
+        let sabotage = sabotage.into();
         let count = scenario.nodes.len();
         let of_gradients = scenario.synchronous.averages_gradients();
         assert!(of_gradients || !scenario.synchronous.is_on(), "simulated members average gradients");

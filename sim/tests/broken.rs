@@ -12,13 +12,11 @@ use murmur_sim::checks::*;
 use murmur_sim::record::Record;
 use murmur_sim::{Disk, Incident, Lie, NetworkSpec, Sabotage, Scenario, Swarm};
 
+use crate::seconds;
+
 const LEARNING_SECONDS: u64 = 60;
 const AVERAGING_SECONDS: u64 = 150;
 const END_SECONDS: u64 = 175;
-
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
-}
 
 fn pairs() -> GossipSpec {
     GossipSpec { kind: GossipKind::Pairs, ..GossipSpec::default() }
@@ -230,10 +228,7 @@ fn a_partner_that_is_taken_for_a_liar_is_found() {
 /// A swarm whose fourth node is gone after 20 s, at the end of a run of so many.
 fn without_one(gone: Incident, sabotage: Option<Sabotage>, end: u64) -> Record {
     let scenario = calm().at(seconds(20), gone);
-    let mut swarm = match sabotage {
-        Some(sabotage) => Swarm::sabotaged(scenario, 1, sabotage),
-        None => Swarm::new(scenario, 1),
-    };
+    let mut swarm = Swarm::sabotaged(scenario, 1, sabotage);
     swarm.run_until(seconds(end));
     swarm.record()
 }
@@ -270,10 +265,7 @@ fn payloads_that_were_corrupted_on_their_way_and_are_merged_all_the_same_are_fou
 fn a_run_that_goes_on_beyond_its_end_is_found() {
     let found = |sabotage: Option<Sabotage>| {
         let scenario = calm().at(seconds(20), Incident::Finish { at: 2, steps: 100.0 });
-        let mut swarm = match sabotage {
-            Some(sabotage) => Swarm::sabotaged(scenario, 1, sabotage),
-            None => Swarm::new(scenario, 1),
-        };
+        let mut swarm = Swarm::sabotaged(scenario, 1, sabotage);
         swarm.run_until(seconds(60));
         completed(&swarm.record())
     };

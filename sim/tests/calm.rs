@@ -1,15 +1,11 @@
 //! Swarms on a network that loses nothing: they agree, admit newcomers, let go of leavers, and repeat themselves.
 
-use std::time::Duration;
-
 use murmur_protocol::status::Phase;
 use murmur_protocol::{Notice, Time, bounds};
 use murmur_sim::checks::*;
 use murmur_sim::{Disk, Incident, NodePlan, Scenario, Swarm};
 
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
-}
+use crate::{after, seconds};
 
 /// Every check that holds where nothing is lost and nobody crashes.
 fn assert_sound(swarm: &mut Swarm, parameters: usize) {
@@ -22,8 +18,7 @@ fn assert_sound(swarm: &mut Swarm, parameters: usize) {
 fn a_calm_swarm_of_eight_agrees() {
     let scenario = Scenario::calm(8).then_calm(seconds(120), seconds(180));
     let parameters = scenario.parameters;
-    let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(seconds(120));
+    let mut swarm = after(seconds(120), scenario, 1);
     let while_learning = swarm.record().disagreement();
     swarm.run_until(seconds(210));
     assert_sound(&mut swarm, parameters);
@@ -33,11 +28,7 @@ fn a_calm_swarm_of_eight_agrees() {
 
 #[test]
 fn one_seed_gives_one_run_and_another_seed_another() {
-    let fingerprint = |seed| {
-        let mut swarm = Swarm::new(Scenario::calm(4), seed);
-        swarm.run_until(seconds(20));
-        swarm.fingerprint()
-    };
+    let fingerprint = |seed| after(seconds(20), Scenario::calm(4), seed).fingerprint();
     assert_eq!(fingerprint(1), fingerprint(1));
     assert_ne!(fingerprint(1), fingerprint(2));
 }
@@ -48,8 +39,7 @@ fn a_late_joiner_copies_the_model_and_converges() {
     scenario.nodes.push(NodePlan::joiner(seconds(60), vec![2]));
     let scenario = scenario.then_calm(seconds(120), seconds(180));
     let parameters = scenario.parameters;
-    let mut swarm = Swarm::new(scenario, 3);
-    swarm.run_until(seconds(65));
+    let mut swarm = after(seconds(65), scenario, 3);
     let record = swarm.record();
     let joiner = record.lives.iter().find(|life| life.host == 4).expect("it has begun");
     assert_eq!(swarm.status(4).map(|status| status.phase), Some(Phase::Training));
@@ -64,8 +54,7 @@ fn a_late_joiner_copies_the_model_and_converges() {
 fn a_leaver_says_so_and_stops_within_the_bound() {
     let scenario = Scenario::calm(5).at(seconds(60), Incident::Leave(2)).then_calm(seconds(90), seconds(150));
     let parameters = scenario.parameters;
-    let mut swarm = Swarm::new(scenario, 4);
-    swarm.run_until(seconds(60));
+    let mut swarm = after(seconds(60), scenario, 4);
     assert!(swarm.is_running(2));
     swarm.run_until(seconds(60) + bounds::LEAVE_TIMEOUT);
     assert!(!swarm.is_running(2));
@@ -87,8 +76,7 @@ fn a_backup_that_runs_with_a_clock_set_back_averages_again_and_merges_each_excha
         let mut scenario = scenario.then_calm(seconds(90), seconds(150));
         scenario.nodes[1].clock_set_back = seconds(3600);
         let parameters = scenario.parameters;
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(90));
+        let mut swarm = after(seconds(90), scenario, seed);
         let exchanges = swarm.status(1).expect("it runs").exchanges;
         assert!(exchanges.completed_as_starter > 0, "seed {seed}: {exchanges:?}");
         swarm.run_until(seconds(180));
@@ -103,8 +91,7 @@ fn strangers_meet_through_introductions() {
     let mut scenario = Scenario::calm(2);
     // The third knows only the first, and only the first knows the second.
     scenario.nodes.push(NodePlan { begins_at: seconds(20), ..NodePlan::founder(vec![0]) });
-    let mut swarm = Swarm::new(scenario, 5);
-    swarm.run_until(seconds(60));
+    let mut swarm = after(seconds(60), scenario, 5);
     let record = swarm.record();
     let partners_of_the_third = record.notices.iter().filter_map(|(_, host, notice)| match notice {
         Notice::ExchangeCompleted { partner, .. } if *host == 2 => swarm.host_of(*partner),
@@ -120,8 +107,7 @@ fn two_nodes_that_dial_each_other_share_one_connection() {
     scenario.nodes[0].bootstrap = vec![1];
     let scenario = scenario.then_calm(seconds(30), seconds(60));
     let parameters = scenario.parameters;
-    let mut swarm = Swarm::new(scenario, 6);
-    swarm.run_until(seconds(90));
+    let mut swarm = after(seconds(90), scenario, 6);
     let joined = swarm.record().notices.iter().filter(|(_, _, notice)| matches!(notice, Notice::PeerJoined(_))).count();
     assert_eq!(joined, 2, "each side once");
     assert_sound(&mut swarm, parameters);
@@ -135,8 +121,7 @@ fn a_run_of_set_length_ends_everywhere() {
     let left = |seed: u64| {
         let mut scenario = Scenario::calm(3);
         scenario.nodes.iter_mut().for_each(|plan| plan.steps_max = Some(300));
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(29));
+        let mut swarm = after(seconds(29), scenario, seed);
         let before = swarm.record().disagreement();
         swarm.run_until(seconds(30) + bounds::SETTLING_TIMEOUT);
         for host in 0..3 {

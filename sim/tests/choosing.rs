@@ -7,11 +7,9 @@ use murmur_protocol::manifest::{SynchronousSpec, Topology};
 use murmur_protocol::random::{RngExt, stream};
 use murmur_sim::{Disk, Incident, LatencySpec, NetworkSpec, NodePlan, Scenario, Swarm};
 
-const HOSTS: usize = 6;
+use crate::{after, seconds};
 
-fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+const HOSTS: usize = 6;
 
 fn network(way_milliseconds: u64) -> NetworkSpec {
     let latency = LatencySpec { median: Duration::from_millis(way_milliseconds), spread: 0.1 };
@@ -45,8 +43,7 @@ fn steps(swarm: &Swarm, host: usize) -> u64 {
 #[test]
 fn members_go_over_to_all_at_once_on_a_fast_network_and_stay_in_pairs_on_a_slow_one() {
     for (way, expected) in [(1, true), (5, true), (500, false)] {
-        let mut swarm = Swarm::new(scenario(way), 1);
-        swarm.run_until(seconds(60));
+        let mut swarm = after(seconds(60), scenario(way), 1);
         assert_eq!(are_together(&swarm), [expected; HOSTS], "{way} ms");
         let before: Vec<u64> = (0..HOSTS).map(|host| steps(&swarm, host)).collect();
         swarm.run_until(seconds(120));
@@ -88,8 +85,7 @@ fn where_a_network_becomes_slow_they_go_back_and_try_again_once_it_is_fast() {
     let scenario = scenario(1)
         .at(seconds(100), Incident::NetworkBecomes(network(500)))
         .at(seconds(200), Incident::NetworkBecomes(network(1)));
-    let mut swarm = Swarm::new(scenario, 2);
-    swarm.run_until(seconds(99));
+    let mut swarm = after(seconds(99), scenario, 2);
     assert_eq!(are_together(&swarm), [true; HOSTS]);
     swarm.run_until(seconds(199));
     assert_eq!(are_together(&swarm), [false; HOSTS]);
@@ -101,8 +97,7 @@ fn where_a_network_becomes_slow_they_go_back_and_try_again_once_it_is_fast() {
 #[test]
 fn one_slow_machine_sends_all_back_to_pairs_and_holds_up_nobody_for_long() {
     let scenario = scenario(1).at(seconds(100), Incident::SlowTrainer(3, 8.0));
-    let mut swarm = Swarm::new(scenario, 3);
-    swarm.run_until(seconds(99));
+    let mut swarm = after(seconds(99), scenario, 3);
     assert_eq!(are_together(&swarm), [true; HOSTS]);
     let before = steps(&swarm, 0);
     swarm.run_until(seconds(300));

@@ -11,9 +11,7 @@ use murmur_protocol::*;
 use murmur_sim::checks::*;
 use murmur_sim::{Disk, Incident, Lie, NetworkSpec, NodePlan, Scenario, Swarm};
 
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
-}
+use crate::{after, seconds};
 
 /// A node with one connected peer, which then proposes exchanges with these declared speeds.
 fn node_after_proposals(weights: &[f32]) -> Node {
@@ -58,9 +56,7 @@ fn an_endless_speed_does_not_spoil_later_proposals() {
 fn a_fast_and_a_slow_node_average() {
     let mut scenario = Scenario::calm(2);
     scenario.nodes[1].tokens_per_second = 50.0 * scenario.nodes[0].tokens_per_second;
-    let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(seconds(60));
-    let record = swarm.record();
+    let record = after(seconds(60), scenario, 1).record();
     assert_eq!(nobody_accused(&record), Ok(()));
     assert!(record.exchanges.merges > 50, "{} corrections", record.exchanges.merges);
 }
@@ -75,8 +71,7 @@ fn two_halves_meet_again_after_a_long_split() {
             .at(seconds(30), Incident::Split(vec![0, 1, 2]))
             .at(seconds(3600), Incident::Heal)
             .then_calm(seconds(4000), seconds(4500));
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(4600));
+        let mut swarm = after(seconds(4600), scenario, seed);
         assert_eq!(converged(&swarm.record(), 6, 0.01), Ok(()), "seed {seed}");
     }
 }
@@ -92,8 +87,7 @@ fn a_value_beyond_all_grids_is_not_copied() {
             .nodes
             .extend((0..24).map(|number| NodePlan::joiner(Duration::from_millis(2000 + 500 * number), vec![3])));
         scenario.gossip.outer_learning_rate = outer_learning_rate;
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(30));
+        let mut swarm = after(seconds(30), scenario, seed);
         for life in swarm.record().lives.iter().filter(|life| life.is_honest && life.active) {
             let largest = life.model.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
             assert!(largest < 1e3, "seed {seed}: host {} has a value of {largest:e}", life.host);
@@ -109,8 +103,7 @@ fn machines_that_were_set_up_anew_during_a_split_find_the_others() {
         .at(seconds(40), anew(0))
         .at(seconds(40), anew(1))
         .at(seconds(60), Incident::Heal);
-    let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(seconds(300));
+    let swarm = after(seconds(300), scenario, 1);
     let phases = [0, 1, 2, 3].map(|host| swarm.status(host).map(|status| status.phase));
     assert_eq!(phases, [Some(Phase::Training); 4]);
 }
@@ -120,8 +113,7 @@ fn the_dead_are_forgotten() {
     let mut scenario = Scenario::calm(6).at(seconds(60), Incident::Crash(3));
     scenario.parameters = 10;
     scenario.nodes.iter_mut().for_each(|plan| plan.step_time = seconds(1));
-    let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(seconds(3 * 3600));
+    let swarm = after(seconds(3 * 3600), scenario, 1);
     let still_known = [0, 1, 2, 4, 5].into_iter().filter(|host| {
         let known = swarm.status(*host).map(|status| status.known).unwrap_or_default();
         known.iter().any(|known| swarm.host_of(known.peer) == Some(3))
@@ -136,8 +128,7 @@ fn a_leaver_takes_no_reply_with_it() {
         scenario.gossip.interval_steps = 3;
         // A side's codes take a third of a second.
         scenario = scenario.with_bandwidth(1000.0);
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(80));
+        let mut swarm = after(seconds(80), scenario, seed);
         assert_eq!(nothing_one_sided(&swarm.record(), Time::ZERO, 0.0), Ok(()), "seed {seed}");
     }
 }
@@ -149,8 +140,7 @@ fn a_slow_reply_is_sent_once() {
     scenario.gossip.interval_steps = 10;
     // The 100 kB of a first exchange take over six seconds each way; a proposal is repeated after four.
     let scenario = scenario.with_bandwidth(16_000.0).at(Duration::from_millis(1500), Incident::StopReporting);
-    let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(seconds(60));
+    let mut swarm = after(seconds(60), scenario, 1);
     let once = scales_bytes(50_000) + 2 * codes_bytes(50_000, CodeWidth::Sixteen);
     let record = swarm.record();
     assert_eq!(
@@ -166,8 +156,7 @@ fn a_joiner_soon_repeats_a_lost_request() {
         let mut scenario = Scenario::calm(3);
         scenario.nodes.push(NodePlan::joiner(seconds(5), vec![0]));
         scenario.network = NetworkSpec { loss: 0.3, ..NetworkSpec::calm() };
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(35));
+        let mut swarm = after(seconds(35), scenario, seed);
         // Its spot check, on top, may lose as many words again.
         let has_model =
             |(_, host, notice): &(Time, usize, Notice)| *host == 3 && matches!(notice, Notice::StateReceived { .. });
@@ -260,8 +249,7 @@ fn a_node_whose_model_is_beyond_the_grid_comes_back() {
             .at(seconds(20), Incident::Split(vec![3]))
             .at(seconds(25), Incident::Pause(3, seconds(30)))
             .then_calm(seconds(60), seconds(150));
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(175));
+        let mut swarm = after(seconds(175), scenario, seed);
         assert_eq!(converged(&swarm.record(), 8, 0.01), Ok(()), "seed {seed}");
     }
 }
@@ -280,8 +268,7 @@ fn one_of_two_comes_back_from_a_long_absence() {
         let mut scenario = Scenario::calm(2);
         scenario.incidents = absence;
         let scenario = scenario.then_calm(seconds(300), seconds(360));
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(400));
+        let mut swarm = after(seconds(400), scenario, seed);
         let progress = [0, 1].map(|host| swarm.status(host).expect("it runs").training.progress);
         println!("seed {seed}: progress {progress:?}");
         assert_eq!(converged(&swarm.record(), 2, 0.01), Ok(()), "seed {seed}");
@@ -297,8 +284,7 @@ fn a_forged_progress_is_not_copied() {
         scenario.parameters = 40;
         scenario.nodes[2].lie = Some(Lie::ForgedProgress);
         scenario.nodes.push(NodePlan::joiner(seconds(30), vec![2]));
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(90));
+        let mut swarm = after(seconds(90), scenario, seed);
         assert_eq!(clear_of_liars(&swarm.record()), Ok(()), "seed {seed}");
     }
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 use murmur_protocol::Phase;
 use murmur_sim::{Disk, Incident, NetworkSpec, NodePlan, Scenario, Swarm, checks};
 
-fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+use crate::{after, seconds};
 
 /// Twelve hosts whose steps take from 100 to 210 ms; the last appears when the run is already being finished.
 fn scenario() -> Scenario {
@@ -28,8 +26,7 @@ const STEPS: f64 = 300.0;
 /// hundredth, the worst at three hundredths.
 fn ends_with_one_model(scenario: Scenario, seed: u64, end: u64) {
     let (parameters, count) = (scenario.parameters, scenario.nodes.len());
-    let mut swarm = Swarm::new(scenario, seed);
-    swarm.run_until(seconds(40));
+    let mut swarm = after(seconds(40), scenario, seed);
     let apart = swarm.record().disagreement();
     swarm.run_until(seconds(end));
     let running: Vec<usize> = (0..count).filter(|host| swarm.is_running(*host)).collect();

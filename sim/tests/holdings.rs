@@ -10,11 +10,9 @@ use murmur_sim::file::{Drawn, ScenarioFile, built_in};
 use murmur_sim::record::Record;
 use murmur_sim::{Disk, Incident, NodePlan, Scenario, Swarm};
 
-const PARAMETERS: usize = 1000;
+use crate::{after, seconds};
 
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
-}
+const PARAMETERS: usize = 1000;
 
 /// Nodes that average a model of two fragments.
 fn halves(nodes: usize, kind: GossipKind) -> Scenario {
@@ -25,9 +23,7 @@ fn halves(nodes: usize, kind: GossipKind) -> Scenario {
 }
 
 fn run(scenario: Scenario) -> Record {
-    let mut swarm = Swarm::new(scenario.then_calm(seconds(90), seconds(250)), 1);
-    swarm.run_until(seconds(275));
-    swarm.record()
+    after(seconds(275), scenario.then_calm(seconds(90), seconds(250)), 1).record()
 }
 
 fn findings(record: &Record, present: usize) -> Vec<Violation> {
@@ -166,8 +162,7 @@ fn a_sample_looks_at_what_members_hold_as_a_record_does() {
     for (host, held) in [(1, 0), (2, 1), (3, 1)] {
         scenario.nodes[host].holding = Holding::of([held]);
     }
-    let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(seconds(60));
+    let mut swarm = after(seconds(60), scenario, 1);
     let (record, sample) = (swarm.record(), swarm.sample());
     let losses: Vec<f64> = record.lives.iter().filter(|life| life.active).map(|life| life.loss).collect();
     let mean = losses.iter().sum::<f64>() / losses.len() as f64;

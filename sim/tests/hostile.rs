@@ -8,6 +8,8 @@ use murmur_protocol::random::{Generator, RngExt, stream};
 use murmur_sim::checks::*;
 use murmur_sim::{Disk, HostIndex, Incident, LatencySpec, Lie, NetworkSpec, NodePlan, Scenario, Swarm};
 
+use crate::after;
+
 /// Chaos, then averaging alone, then silence.
 const LEARNING_SECONDS: u64 = 40;
 const AVERAGING_SECONDS: u64 = 110;
@@ -87,9 +89,7 @@ fn network(dice: &mut Generator) -> NetworkSpec {
 fn violations(seed: u64, identities_survive: bool) -> Vec<String> {
     let (scenario, remaining) = schedule(seed, identities_survive);
     let parameters = scenario.parameters;
-    let mut swarm = Swarm::new(scenario, seed);
-    swarm.run_until(Duration::from_secs(END_SECONDS));
-    let record = swarm.record();
+    let record = after(Duration::from_secs(END_SECONDS), scenario, seed).record();
     let found = safety(&record, parameters).into_iter().chain(liveness(&record, remaining, 0.01));
     found.map(|violation| violation.to_string()).collect()
 }
@@ -143,8 +143,7 @@ fn schedules_with_surviving_identities_hold() {
 #[test]
 fn nobody_is_accused_on_a_bad_network() {
     let accusations = (0..100u64).filter_map(|seed| {
-        let mut swarm = Swarm::new(schedule(seed, false).0, seed);
-        swarm.run_until(Duration::from_secs(LEARNING_SECONDS));
+        let mut swarm = after(Duration::from_secs(LEARNING_SECONDS), schedule(seed, false).0, seed);
         nobody_accused(&swarm.record()).err().map(|violation| format!("seed {seed}: {violation}"))
     });
     let found: Vec<String> = accusations.collect();

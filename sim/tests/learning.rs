@@ -11,6 +11,8 @@ use murmur_sim::{
 };
 use murmur_training::{Engine, OuterMomentum};
 
+use crate::after;
+
 /// Nine thousand parameters that read 128 bytes a step.
 fn tiny(total_steps: u64) -> TransformerSpec {
     TransformerSpec {
@@ -93,16 +95,14 @@ fn a_young_swarm_copies_nobody_anew() {
 #[test]
 fn one_node_is_plain_local_training() {
     let spec = tiny(12);
-    let mut swarm = Swarm::new(scenario(1, &spec, gossip(2, 0.0)), 1);
-    swarm.run_until(Duration::from_secs(5));
+    let mut swarm = after(Duration::from_secs(5), scenario(1, &spec, gossip(2, 0.0)), 1);
     assert_eq!(swarm.record().active_models(), [alone(&spec, &gossip(2, 0.0), &[])]);
 }
 
 #[test]
 fn one_node_with_outer_momentum_is_a_local_outer_nesterov() {
     let spec = tiny(12);
-    let mut swarm = Swarm::new(scenario(1, &spec, gossip(2, 0.7)), 1);
-    swarm.run_until(Duration::from_secs(5));
+    let mut swarm = after(Duration::from_secs(5), scenario(1, &spec, gossip(2, 0.7)), 1);
     // Due every second step, ordered once that is reported, done at the boundary after.
     let expected = alone(&spec, &gossip(2, 0.7), &[3, 5, 7, 9, 11]);
     assert_ne!(expected, alone(&spec, &gossip(2, 0.7), &[]));
@@ -145,8 +145,7 @@ fn second_moments_follow_the_members_that_a_node_sees() {
     let models = |nodes: usize, match_batch: bool| {
         let mut spec = tiny(30);
         spec.optimizer.match_batch = match_batch;
-        let mut swarm = Swarm::new(scenario(nodes, &spec, gossip(3, 0.0)), 1);
-        swarm.run_until(Duration::from_secs(10));
+        let mut swarm = after(Duration::from_secs(10), scenario(nodes, &spec, gossip(3, 0.0)), 1);
         swarm.record().active_models().into_iter().map(<[f32]>::to_vec).collect::<Vec<_>>()
     };
     assert!(models(1, true) == models(1, false), "alone there is nothing to match");
@@ -161,9 +160,7 @@ fn two_nodes_learn_more_than_each_alone() {
         if !know_each_other {
             scenario.nodes.iter_mut().for_each(|plan| plan.bootstrap.clear());
         }
-        let mut swarm = Swarm::new(scenario, 1);
-        swarm.run_until(Duration::from_secs(20));
-        let record = swarm.record();
+        let record = after(Duration::from_secs(20), scenario, 1).record();
         assert_eq!((record.active_models().len(), record.exchanges.merges == 0), (2, !know_each_other));
         mean_loss(&record, &spec, 1)
     };
@@ -177,8 +174,7 @@ fn a_swarm_of_transformers_keeps_the_laws_and_repeats_itself() {
         let mut scenario = scenario(3, &tiny(40), gossip(4, 0.7));
         scenario.nodes.push(NodePlan { steps_max: None, ..NodePlan::joiner(Duration::from_secs(2), vec![0]) });
         let parameters = scenario.layout().parameters();
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(Duration::from_secs(15));
+        let mut swarm = after(Duration::from_secs(15), scenario, seed);
         let record = swarm.record();
         let verdicts = [
             exactly_once(&record),
@@ -207,9 +203,7 @@ fn full_precision_sends_two_bytes_a_parameter_and_learns_alike() {
         let gossip = GossipSpec { kind: GossipKind::Pairs, ..gossip(3, 0.0) };
         let mut scenario = scenario(2, &spec, gossip);
         scenario.worker.full_precision = full_precision;
-        let mut swarm = Swarm::new(scenario, 1);
-        swarm.run_until(Duration::from_secs(15));
-        let record = swarm.record();
+        let record = after(Duration::from_secs(15), scenario, 1).record();
         assert_eq!(mean_preserved(&record), Ok(()));
         let bytes = record.payload_bytes() as f64 / record.exchanges.merges as f64;
         (bytes / record.lives[0].model.len() as f64, mean_loss(&record, &spec, 1))
@@ -240,8 +234,7 @@ fn a_quadratic_swarm_nears_the_known_optimum() {
     let mut scenario = Scenario::calm(8);
     scenario.trainer = TrainerSpec::Quadratic(QuadraticSpec::default());
     let objective = Objective::new(&scenario.trainer, 1);
-    let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(Duration::from_millis(50));
+    let mut swarm = after(Duration::from_millis(50), scenario, 1);
     let first = objective.loss_of_mean(&swarm.record().active_models());
     swarm.run_until(Duration::from_secs(60));
     let last = objective.loss_of_mean(&swarm.record().active_models());

@@ -17,6 +17,21 @@ mod seldom;
 mod synchronous;
 mod teams;
 
+use std::time::Duration;
+
+use murmur_sim::{Scenario, Swarm};
+
+/// A swarm after so long.
+fn after(time: Duration, scenario: Scenario, seed: u64) -> Swarm {
+    let mut swarm = Swarm::new(scenario, seed);
+    swarm.run_until(time);
+    swarm
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
 /// Whether this run takes its time: with `MURMUR_TEST_SCALE=nightly` what a push repeats a few times is repeated often.
 fn is_nightly() -> bool {
     std::env::var("MURMUR_TEST_SCALE").is_ok_and(|scale| scale == "nightly")

@@ -5,9 +5,7 @@ use std::time::Duration;
 use murmur_protocol::manifest::{GossipKind, GossipSpec};
 use murmur_sim::{Incident, NetworkSpec, QuadraticSpec, Scenario, Swarm, TrainerSpec};
 
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
-}
+use crate::{after, seconds};
 
 fn eight(kind: GossipKind) -> Scenario {
     Scenario { gossip: GossipSpec { kind, ..GossipSpec::default() }, ..Scenario::calm(8) }
@@ -160,8 +158,7 @@ fn a_machine_that_gets_notice_hands_on_what_it_has_learned() {
         let mut scenario = Scenario { gossip: gossip.clone(), leaving_max, ..Scenario::calm(2) };
         scenario.nodes[0].step_time = seconds(1);
         scenario.nodes[1].uplink_bytes_per_second = 60.0;
-        let mut swarm = Swarm::new(scenario.at(seconds(103), end), 1);
-        swarm.run_until(seconds(102));
+        let mut swarm = after(seconds(102), scenario.at(seconds(103), end), 1);
         let before = swarm.status(0).expect("it runs").training.progress;
         swarm.run_until(seconds(150));
         assert!(!swarm.is_running(1));

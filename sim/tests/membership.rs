@@ -1,14 +1,10 @@
 //! Who knows whom, in the simulator: degrees, deaths, splits, and members that come back.
 
-use std::time::Duration;
-
 use murmur_sim::{HostIndex, Incident, NetworkSpec, NodePlan, Scenario, Swarm};
 
 use murmur_protocol::bounds::{AGE_MAX, CONNECTIONS_MAX, CONNECTIONS_WANTED, SHUFFLE_PERIOD, VIEW_MAX};
 
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
-}
+use crate::{after, seconds};
 
 /// `count` founders that hardly train, each told the address of the one that `bootstrap` names.
 fn idle(count: usize, bootstrap: impl Fn(HostIndex) -> HostIndex) -> Scenario {
@@ -54,8 +50,7 @@ fn two_hundred_nodes_with_one_founder_become_a_random_graph_and_forget_their_dea
     for host in (0..200).step_by(2) {
         scenario = scenario.at(crashed_at, Incident::Crash(host));
     }
-    let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(crashed_at - seconds(1));
+    let mut swarm = after(crashed_at - seconds(1), scenario, 1);
     let degrees: Vec<usize> = (0..200).map(|host| connected(&swarm, host).len()).collect();
     assert!(degrees.iter().all(|degree| (CONNECTIONS_WANTED - 1..=24).contains(degree)), "{degrees:?}");
     assert!(degrees[0] <= 24, "the founder is nothing special any more: {}", degrees[0]);
@@ -88,8 +83,7 @@ fn well_connected_halves_find_each_other_after_two_hours() {
         // In a chain only host 12 has an address of the other half.
         let scenario =
             idle(24, |host| host - 1).at(split_at, Incident::Split((0..12).collect())).at(healed_at, Incident::Heal);
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(healed_at);
+        let mut swarm = after(healed_at, scenario, seed);
         for host in 0..24 {
             let known = known(&swarm, host);
             assert!(known.iter().all(|known| (*known < 12) == (host < 12)), "host {host} knows {known:?}");

@@ -7,9 +7,7 @@ use murmur_protocol::{ExchangeFailure, Notice};
 use murmur_sim::checks::safety;
 use murmur_sim::{DriverSpec, HostIndex, Incident, NodePlan, Record, Scenario, Swarm};
 
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
-}
+use crate::{after, seconds};
 
 /// What a host has to say from `since` on.
 fn notices(record: &Record, host: HostIndex, since: Duration) -> impl Iterator<Item = &Notice> {
@@ -35,8 +33,7 @@ fn refused_orders_of_trainers_and_networks_cost_single_exchanges() {
     ] {
         let scenario = Scenario { drivers, ..Scenario::calm(6) };
         let parameters = scenario.parameters;
-        let mut swarm = Swarm::new(scenario.then_calm(seconds(120), seconds(240)), 1);
-        swarm.run_until(seconds(120));
+        let mut swarm = after(seconds(120), scenario.then_calm(seconds(120), seconds(240)), 1);
         let failed = |swarm: &Swarm| -> u64 {
             let statuses = (0..6).map(|host| swarm.status(host).expect("it runs").exchanges);
             statuses.map(|exchanges| exchanges.failed.get(&reason).copied().unwrap_or_default()).sum()
@@ -73,8 +70,7 @@ fn a_cut_is_noticed_when_pings_have_stayed_without_answer_and_a_short_one_is_not
     let halves = |swarm: &Swarm| connected(swarm, 0).into_iter().any(|host| host >= 3);
     for (length, is_noticed) in [(seconds(4), false), (seconds(100), true)] {
         let scenario = Scenario::calm(6).at(cut_at, Incident::Split(vec![3, 4, 5])).at(cut_at + length, Incident::Heal);
-        let mut swarm = Swarm::new(scenario, 1);
-        swarm.run_until(cut_at + seconds(4));
+        let mut swarm = after(cut_at + seconds(4), scenario, 1);
         assert!(halves(&swarm), "nobody can know yet");
         swarm.run_until(cut_at + seconds(36));
         assert_eq!(halves(&swarm), !is_noticed, "{length:?}");
@@ -140,8 +136,7 @@ fn the_younger_of_two_nodes_with_one_identity_ends_and_the_elder_goes_on() {
         let double = scenario.nodes.len();
         let plan = NodePlan { double_of: Some(3), ..NodePlan::joiner(begins_at, vec![0]) };
         scenario.nodes.push(plan);
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(healed_at);
+        let mut swarm = after(healed_at, scenario, seed);
         assert!(swarm.is_running(double) && !swarm.kinds_of_events().contains("IdentityDoubled"), "seed {seed}");
         let begun = |swarm: &Swarm, host| swarm.status(host).map(|status| status.exchanges.completed_as_starter);
         let before = begun(&swarm, 3).expect("it runs");

@@ -8,13 +8,11 @@ use murmur_protocol::random::{RngExt, stream};
 use murmur_protocol::status::SynchronousStatus;
 use murmur_sim::{Disk, Incident, NetworkSpec, NodePlan, Sabotage, Scenario, Swarm};
 
+use crate::{after, seconds};
+
 const HOSTS: usize = 6;
 
 const TOPOLOGIES: [Topology; 4] = [Topology::Ring, Topology::Tree, Topology::Star, Topology::HalvingDoubling];
-
-fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
 
 /// A founder and members that copy its replica, as a run is begun.
 fn scenario(topology: Topology, slice_bits: u32) -> Scenario {
@@ -51,8 +49,7 @@ fn hosts_find_each_other_and_go_on_through_a_split() {
             .at(seconds(20), Incident::Split(vec![1, 4]))
             .at(seconds(60), Incident::Heal)
             .at(seconds(70), Incident::Crash(5));
-        let mut swarm = Swarm::new(scenario, 3);
-        swarm.run_until(seconds(14));
+        let mut swarm = after(seconds(14), scenario, 3);
         expect_one_group(&mut swarm, 19, &format!("{topology}, together"));
         swarm.run_until(seconds(50));
         let members: Vec<usize> = (0..HOSTS).map(|host| status(&swarm, host).members).collect();
@@ -82,8 +79,7 @@ fn laws_hold_whatever_is_lost_and_whoever_dies() {
         }
         scenario = scenario.at(seconds(65), Incident::Heal);
         scenario = scenario.at(seconds(65), Incident::NetworkBecomes(NetworkSpec::calm()));
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(200));
+        let mut swarm = after(seconds(200), scenario, seed);
         expect_one_group(&mut swarm, 215, &format!("seed {seed}, {topology}"));
     }
 }
@@ -92,9 +88,7 @@ fn laws_hold_whatever_is_lost_and_whoever_dies() {
 fn runs_are_the_same_from_the_same_seed() {
     let run = |seed| {
         let scenario = scenario(Topology::Ring, 8).at(seconds(12), Incident::Crash(2));
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(25));
-        swarm.fingerprint()
+        after(seconds(25), scenario, seed).fingerprint()
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
@@ -109,10 +103,7 @@ fn sabotage_is_found() {
     // Without deadlines one that stands still holds up all others, until their connections to it end: not before 25 s.
     let stands = |sabotage: Option<Sabotage>| {
         let scenario = scenario(Topology::Ring, 32).at(seconds(20), Incident::Pause(2, seconds(60)));
-        let mut swarm = match sabotage {
-            Some(sabotage) => Swarm::sabotaged(scenario, 1, sabotage),
-            None => Swarm::new(scenario, 1),
-        };
+        let mut swarm = Swarm::sabotaged(scenario, 1, sabotage);
         swarm.run_until(seconds(21));
         let before = status(&swarm, 0).finished;
         swarm.run_until(seconds(25));
