@@ -3,14 +3,17 @@
 mod harassed;
 mod membership;
 
-use murmur_protocol::codec;
+use std::time::Duration;
+
 use murmur_protocol::team::bounds::{FRAME_BYTES_MAX, MICROBATCHES_MAX, NUMBER_MAX, ROWS_MAX};
 use murmur_protocol::team::{
-    BatchKind, Direction, FRAME_HEADER_BYTES, FrameHeader, Lanes, StateHeader, StepFactors, TeamMessage,
+    BatchKind, CaptainEffect, CaptainEvent, Direction, FRAME_HEADER_BYTES, FrameHeader, HeldLayers, Lanes, LayerRange,
+    Offer, Packet, StateHeader, StepFactors, TeamMessage,
 };
+use murmur_protocol::{Time, codec};
 use proptest::prelude::*;
 
-use self::harassed::{harass_captain, harass_helper};
+use self::harassed::{captain, harass_captain, harass_helper, peer};
 use crate::schedules::tape::Tape;
 
 proptest! {
@@ -73,6 +76,37 @@ fn what_is_sent_at_random_reaches_cuts_and_steps() {
         "{cuts} cuts, {batches} batches, {lost} helpers lost; {steps} steps of a helper, {computed} pieces of work"
     );
     assert!(cuts > 100 && batches > 100 && lost > 100 && steps > 0 && computed > 100);
+}
+
+/// A captain's numbers begin with its clock. Where that was set back, a helper that holds a stage of before takes no lower number.
+#[test]
+fn a_captain_whose_clock_went_back_counts_on_from_what_its_helpers_hold() {
+    let at = |seconds| Time::from_start(Duration::from_secs(seconds));
+    let mut captain = captain();
+    let layers = LayerRange { first: 0, end: 2 };
+    for (helper, epoch) in [(1, 5000), (2, u64::MAX / 4 - 1)] {
+        captain.handle(at(0), CaptainEvent::HelperConnected { helper: peer(helper) });
+        let offer = Offer {
+            memory_bytes: 900,
+            operations_per_second: 50.0,
+            up_bytes_per_second: 0,
+            down_bytes_per_second: 0,
+            held: Some(HeldLayers { epoch, layers, revision: 0 }),
+        };
+        let message = TeamMessage::Offer(offer);
+        captain.handle(at(0), CaptainEvent::MessageArrived { helper: peer(helper), message });
+    }
+    captain.handle(at(2), CaptainEvent::TimePassed);
+    let mut assigned = Vec::new();
+    while let Some(effect) = captain.poll_effect() {
+        if let CaptainEffect::Send { packet: Packet::Message(TeamMessage::Assign(assign)), .. } = effect {
+            assert!(!assign.keeps_state, "nothing of an earlier life is taken up");
+            assigned.push(assign.epoch);
+        }
+    }
+    assert!(!assigned.is_empty(), "no cut is made");
+    // Who holds a number that leaves none to count on with is a liar.
+    assert!(assigned.iter().all(|epoch| (5001..6000).contains(epoch)), "{assigned:?}");
 }
 
 /// The format on the wire.

@@ -115,7 +115,9 @@ fn the_annotated_run_file_says_the_numbers_of_every_range() {
             let key = format!("{section}.{name}");
             let Err(error) = manifest.validate() else { continue };
             let error = error.to_string();
-            let Some(rule) = error.strip_prefix(&format!("{key} = ")).and_then(|rest| rest.split_once(": ")) else { continue };
+            let Some(rule) = error.strip_prefix(&format!("{key} = ")).and_then(|rest| rest.split_once(": ")) else {
+                continue;
+            };
             checked += 1;
             let told = numbers(&comment_above(&text, &key));
             let missing = numbers(rule.1).into_iter().any(|number| !told.contains(&number));

@@ -13,7 +13,7 @@ use murmur_protocol::{Payload, PeerId, Time};
 
 use crate::schedules::tape::Tape;
 
-fn peer(number: usize) -> PeerId {
+pub(super) fn peer(number: usize) -> PeerId {
     PeerId::from_public_key([number as u8; 32])
 }
 
@@ -116,7 +116,7 @@ fn state(tape: &mut Tape<'_>) -> (StateHeader, Payload) {
     (header, payload)
 }
 
-fn captain() -> Captain {
+pub(super) fn captain() -> Captain {
     let part = LayerCosts { operations: 1.0, bytes: 100, held_bytes: 0, moved_bytes: 100 };
     let place = Place {
         memory_bytes: 400,
