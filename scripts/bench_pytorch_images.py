@@ -3,8 +3,8 @@
 Both are measured in turn, several times, so that other work on the machine weighs on both; medians and the ratio are
 printed. Needs torch, and the example built before:
 
-    cargo build --release -p murmur-training --example image_speed
-    python scripts/bench_pytorch_images.py target/release/examples/image_speed
+    cargo build --release -p murmur-training --example measure
+    python scripts/bench_pytorch_images.py target/release/examples/measure images
 """
 
 import statistics

@@ -1,7 +1,7 @@
 //! What a correction costs a step boundary on the CPU, with all of θ copied around it and with a sample of it, in turns.
 //!
 //! Local progress needs what the correction changed in 16,384 values. A copy of all of θ for that reads and writes the
-//! model once more. The processor's name and medians of the rounds are printed, with the ratio within each round.
+//! model once more. Medians of the rounds are printed, with the ratio within each round.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,15 +10,12 @@ use murmur_protocol::Correction;
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_training::{LocalProgress, median};
 
-/// The daemon's allocator: glibc's hands large blocks back to the system after every operation.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+use crate::Failure;
 
 /// Of both ways.
 const ROUNDS: usize = 15;
 
-fn main() {
-    println!("{}", processor());
+pub(crate) fn measure() -> Result<(), Failure> {
     println!("parameters   whole copy        sample      ratio (medians of {ROUNDS} rounds in turn)");
     for parameters in [10_000_000_usize, 100_000_000] {
         let mut model: Vec<f32> = (0..parameters).map(|index| (index % 1013) as f32 * 1e-3).collect();
@@ -45,11 +42,5 @@ fn main() {
         let ratio = middle(&mut rounds.iter().map(|round| round[0] / round[1]));
         println!("{parameters:>10} {:>9.2} ms {:>10.2} ms {ratio:>10.2}", 1e3 * whole, 1e3 * sampled);
     }
-}
-
-/// As Linux names it.
-fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    name.map_or("a processor without a name".to_owned(), |(_, name)| name.to_owned())
+    Ok(())
 }
