@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec, TransformerModel};
+use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
 use murmur_protocol::{Ending, Fragments, Payload, Snapshot};
 
 use crate::data::{Corpus, DataPosition, Sampler};
-use crate::gpu::{self, Accelerator, Base, Frozen, GpuReplica, Trained};
+use crate::gpu;
 use crate::local_progress::LocalProgress;
-use crate::model::transformer::transformer_layout;
-use crate::model::{self, Evaluation, Scores, StageSpec};
+use crate::model::{self, Evaluation, Scores, Transformer};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
 use crate::outer::OuterMomentum;
@@ -439,7 +438,7 @@ fn replica(
         Kernels::Cuda => {
             let spec = manifest.model.transformer().ok_or_else(|| elsewhere("they are for transformers alone"))?;
             let accelerator = gpu::accelerator(device).map_err(|reason| elsewhere(&reason))?;
-            return Ok(Box::new(on_gpu((manifest, spec), base, accelerator, options)?));
+            return Ok(Box::new(cut::on_gpu(manifest, &Transformer::new(spec), base, accelerator, options)?));
         }
         Kernels::Fused | Kernels::Composed => {}
     }
@@ -455,28 +454,6 @@ fn replica(
             Box::new(replica.with_moments(options.moments_in_8_bits))
         }
     })
-}
-
-/// As [`replica`] in the memory of a GPU.
-fn on_gpu(
-    (manifest, spec): (&RunManifest, &TransformerModel),
-    base: Option<BaseWeights>,
-    device: Arc<dyn Accelerator>,
-    options: &TrainingOptions,
-) -> Result<GpuReplica, TrainingError> {
-    let (trained, parameters) = if manifest.lora.is_on() {
-        let (base, layout) = (base.ok_or(TrainingError::BaseMissing)?, transformer_layout(spec));
-        let weights = base.in_bits(&layout, manifest.lora.base_bits);
-        let base = Frozen::new(&*device, &layout, &weights, &manifest.lora, options.precision.into())?;
-        let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
-        (Trained { stage: StageSpec::whole(spec), layout: Arc::new(layout), base: Base::Held(base) }, parameters)
-    } else {
-        let begun = model::begin(manifest, base, options.weightless);
-        let (model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
-        (Trained::all(spec, model.layout()), parameters)
-    };
-    let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);
-    Ok(GpuReplica::new(device, spec, trained, &parameters, manifest.optimizer.clone(), at_once, options)?)
 }
 
 fn outer_momentum(gossip: &GossipSpec, parameters: &[f32]) -> Option<OuterMomentum> {

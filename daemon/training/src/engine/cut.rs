@@ -25,19 +25,13 @@ pub struct StageOnDevice {
     pub stage: StageSpec,
 }
 
-/// A device that computes stages.
+/// A device that computes stages: a GPU, or the machine's own processor.
 #[derive(Clone)]
-pub struct StageDevice(Processor);
-
-#[derive(Clone)]
-enum Processor {
-    Host,
-    Gpu(Arc<dyn Accelerator>),
-}
+pub struct StageDevice(Option<Arc<dyn Accelerator>>);
 
 impl StageDevice {
     /// The machine's own processor.
-    pub const CPU: StageDevice = StageDevice(Processor::Host);
+    pub const CPU: StageDevice = StageDevice(None);
 
     /// Opens a device; a GPU is compared with the CPU before.
     ///
@@ -51,12 +45,12 @@ impl StageDevice {
     }
 
     pub(crate) fn of_gpu(accelerator: Arc<dyn Accelerator>) -> StageDevice {
-        StageDevice(Processor::Gpu(accelerator))
+        StageDevice(Some(accelerator))
     }
 
     /// Whether it is the machine's own processor.
     pub fn is_cpu(&self) -> bool {
-        matches!(self.0, Processor::Host)
+        self.0.is_none()
     }
 
     /// What computes a transformer there.
@@ -132,8 +126,11 @@ pub(crate) fn stage_on_device(
     options: &TrainingOptions,
 ) -> Result<Box<dyn Stage>, TrainingError> {
     match &device.0 {
-        Processor::Host => on_host(manifest, model, base, threads, options),
-        Processor::Gpu(accelerator) => on_gpu(manifest, &model, base, accelerator.clone(), options),
+        None => on_host(manifest, model, base, threads, options),
+        Some(accelerator) => {
+            let replica = on_gpu(manifest, &model, base, accelerator.clone(), options)?;
+            Ok(Box::new(GpuStage::new(replica)))
+        }
     }
 }
 
@@ -145,10 +142,6 @@ fn on_host(
     threads: usize,
     options: &TrainingOptions,
 ) -> Result<Box<dyn Stage>, TrainingError> {
-    let begin = |model: &Transformer| match options.weightless {
-        true => vec![0.0; model.layout().parameters()],
-        false => model.initial_parameters(manifest.run.seed),
-    };
     let (mut model, base) = if manifest.lora.is_on() {
         (model.with_adapters(base.ok_or(TrainingError::BaseMissing)?, &manifest.lora), None)
     } else {
@@ -156,39 +149,40 @@ fn on_host(
     };
     model.set_recompute(options.recompute);
     model.set_precision(options.precision);
-    let parameters = base.map_or_else(|| begin(&model), BaseWeights::into_exact);
+    let drawn = || drawn(options, model.layout(), || model.initial_parameters(manifest.run.seed));
+    let parameters = base.map_or_else(drawn, BaseWeights::into_exact);
     let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
     let replica = HostReplica::new(Box::new(model), parameters, manifest.optimizer.clone(), micro_batch);
     Ok(Box::new(HostStage::new(replica.with_moments(options.moments_in_8_bits), threads)?))
 }
 
-/// The same in the memory of a GPU.
-fn on_gpu(
+/// The same in the memory of a GPU; also of a whole model.
+pub(super) fn on_gpu(
     manifest: &RunManifest,
     model: &Transformer,
     base: Option<BaseWeights>,
     device: Arc<dyn Accelerator>,
     options: &TrainingOptions,
-) -> Result<Box<dyn Stage>, TrainingError> {
-    let begin = |layout: &ModelLayout, drawn: &dyn Fn() -> Vec<f32>| match options.weightless {
-        true => vec![0.0; layout.parameters()],
-        false => drawn(),
-    };
+) -> Result<GpuReplica, TrainingError> {
     let seed = manifest.run.seed;
     let (base, layout, parameters) = if manifest.lora.is_on() {
         let base = base.ok_or(TrainingError::BaseMissing)?;
         let weights = base.in_bits(model.held_layout(), manifest.lora.base_bits);
         let base = Frozen::new(&*device, model.held_layout(), &weights, &manifest.lora, options.precision.into())?;
         let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
-        let parameters = begin(&layout, &|| initial_adapters(&layout, seed));
+        let parameters = drawn(options, &layout, || initial_adapters(&layout, seed));
         (Base::Held(base), layout, parameters)
     } else {
-        let drawn = || begin(model.layout(), &|| model.initial_parameters(seed));
+        let drawn = || drawn(options, model.layout(), || model.initial_parameters(seed));
         (Base::None, model.layout().clone(), base.map_or_else(drawn, BaseWeights::into_exact))
     };
     let trained = Trained { stage: model.stage().clone(), layout, base };
     let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);
     let optimizer = manifest.optimizer.clone();
-    let replica = GpuReplica::new(device, transformer_of(manifest), trained, &parameters, optimizer, at_once, options)?;
-    Ok(Box::new(GpuStage::new(replica)))
+    Ok(GpuReplica::new(device, transformer_of(manifest), trained, &parameters, optimizer, at_once, options)?)
+}
+
+/// What is trained to begin with: zeros where the options say so.
+fn drawn(options: &TrainingOptions, layout: &ModelLayout, drawn: impl Fn() -> Vec<f32>) -> Vec<f32> {
+    if options.weightless { vec![0.0; layout.parameters()] } else { drawn() }
 }

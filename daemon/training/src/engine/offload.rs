@@ -80,8 +80,9 @@ mod tests {
     use murmur_protocol::{Correction, Part, Selection};
 
     use super::*;
-    use crate::engine::on_gpu;
+    use crate::engine::cut::on_gpu;
     use crate::gpu::emulated::Emulated;
+    use crate::model::Transformer;
 
     fn manifest(model: TransformerModel) -> RunManifest {
         let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
@@ -124,7 +125,7 @@ mod tests {
             let Some(device) = Emulated::open() else { return Ok(()) };
             let device: Arc<dyn Accelerator> = device;
             let spec = transformer_of(&manifest);
-            let replica = on_gpu((&manifest, spec), base(&manifest), device.clone(), &OPTIONS)?;
+            let replica = on_gpu(&manifest, &Transformer::new(spec), base(&manifest), device.clone(), &OPTIONS)?;
             let mut resident = Engine::around(&manifest, Corpus::grammar(), [1; 32], Box::new(replica), 1)?;
             let mut engine = offloaded(&manifest, device.clone())?;
             assert_eq!(engine.layout().digest(), resident.layout().digest());

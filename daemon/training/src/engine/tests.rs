@@ -6,6 +6,7 @@ use murmur_protocol::{Correction, Fragment, Part, Selection, Snapshot, Vector};
 
 use super::*;
 use crate::gpu::emulated::Emulated;
+use crate::gpu::{GpuReplica, Trained};
 
 fn small() -> TransformerModel {
     TransformerModel { layers: 2, width: 32, heads: 2, feed_forward: 64, context: 64, ..Default::default() }

@@ -32,7 +32,6 @@ pub use cnn::Cnn;
 pub use mlp::Mlp;
 pub use scores::Scores;
 pub use stage::StageSpec;
-use stage::Staged;
 pub(crate) use stage::transformer_of;
 pub use transformer::Transformer;
 
@@ -93,7 +92,7 @@ pub trait Model: Send + Sync {
     }
 
     /// The same model as one stage of several; `None` for one that is not cut.
-    fn staged(&mut self) -> Option<&mut dyn Staged> {
+    fn staged(&mut self) -> Option<&mut Transformer> {
         None
     }
 

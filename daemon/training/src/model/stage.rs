@@ -3,12 +3,10 @@
 
 use std::ops::Range;
 
-use candle_core::Result;
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::TransformerModel;
 
-use super::{Evaluation, Task};
-use crate::data::TokenBatch;
+use super::Evaluation;
 
 /// Which part of a transformer a stage is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +68,7 @@ pub(crate) fn transformer_of(manifest: &RunManifest) -> &TransformerModel {
 
 /// What a stage gives for a microbatch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Evaluated {
+pub(crate) enum Evaluated {
     /// The stream `[rows, width]` that the next one reads.
     Stream(Vec<f32>),
     /// The last one's answer.
@@ -79,54 +77,11 @@ pub enum Evaluated {
 
 /// What the backward of a microbatch gives beside the gradient of the weights.
 #[derive(Debug, Default)]
-pub struct BackwardOutput {
+pub(crate) struct BackwardOutput {
     /// The sum of the losses in nats, of a stage that predicts; else 0.
     pub loss: f64,
     /// The gradient of the stream that was read `[rows, width]`; none of a stage that reads tokens.
     pub to_input: Option<Vec<f32>>,
-}
-
-/// A model that is computed as one stage of several. Streams are given away and taken over, never copied: a buffer that
-/// went with the forward comes back with the backward.
-pub trait Staged: Send + Sync {
-    /// The forward of a microbatch: from tokens, or from the `input` stream where the stage does not embed. Returns the output
-    /// stream, which stays here where the stage predicts. Keeps what [`Staged::backward`] needs.
-    ///
-    /// # Errors
-    /// When the batch does not fit the model.
-    fn forward(
-        &mut self,
-        parameters: &[f32],
-        batch: &TokenBatch,
-        input: Option<Vec<f32>>,
-        threads: usize,
-    ) -> Result<Option<Vec<f32>>>;
-
-    /// The backward of the microbatch whose forward was first of those that wait for theirs: from the losses, or from the
-    /// gradient `to_output` of the output stream where the stage does not predict. Writes or adds the gradient of the weights.
-    ///
-    /// # Errors
-    /// When the batch does not fit the model.
-    ///
-    /// # Panics
-    /// When no forward waits.
-    fn backward(
-        &mut self,
-        parameters: &[f32],
-        batch: &TokenBatch,
-        to_output: Option<Vec<f32>>,
-        task: &Task,
-        gradient: &mut [f32],
-    ) -> Result<BackwardOutput>;
-
-    /// Forgets forwards that wait for a backward that never comes.
-    fn abandon(&mut self);
-
-    /// As [`Staged::forward`] without a backward to come.
-    ///
-    /// # Errors
-    /// When the batch does not fit the model.
-    fn evaluate_stage(&self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated>;
 }
 
 #[cfg(test)]
@@ -134,8 +89,8 @@ mod tests {
     use murmur_protocol::manifest::{AttentionBias, OptimizerKind, OptimizerSpec};
 
     use super::*;
-    use crate::data::Batch;
-    use crate::model::{Model, Transformer, Write};
+    use crate::data::{Batch, TokenBatch};
+    use crate::model::{Model, Task, Transformer, Write};
     use crate::ops::gradient_check::random_tokens;
     use crate::optimizer::{Moments, Optimizer, norm_of};
 

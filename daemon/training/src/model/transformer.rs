@@ -18,7 +18,7 @@ use murmur_protocol::manifest::{LoraSpec, TransformerModel};
 
 use super::initial::initial_parameters;
 use super::lora::{Frozen, initial_adapters, lora_layout};
-use super::stage::{BackwardOutput, Evaluated, StageSpec, Staged};
+use super::stage::{BackwardOutput, Evaluated, StageSpec};
 use super::{Evaluation, Model, Task};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
@@ -138,8 +138,15 @@ impl Transformer {
     }
 }
 
-impl Staged for Transformer {
-    fn forward(
+/// As one stage of several. Streams are given away and taken over, never copied: a buffer that went with the forward comes back
+/// with the backward.
+impl Transformer {
+    /// The forward of a microbatch: from tokens, or from the `input` stream where the stage does not embed. Returns the output
+    /// stream, which stays here where the stage predicts. Keeps what [`Transformer::backward`] needs.
+    ///
+    /// # Errors
+    /// When the batch does not fit the model.
+    pub(crate) fn forward(
         &mut self,
         parameters: &[f32],
         batch: &TokenBatch,
@@ -151,7 +158,15 @@ impl Staged for Transformer {
         passes.forward(network, &device, input)
     }
 
-    fn backward(
+    /// The backward of the microbatch whose forward was first of those that wait for theirs: from the losses, or from the
+    /// gradient `to_output` of the output stream where the stage does not predict. Writes or adds the gradient of the weights.
+    ///
+    /// # Errors
+    /// When the batch does not fit the model.
+    ///
+    /// # Panics
+    /// When no forward waits.
+    pub(crate) fn backward(
         &mut self,
         parameters: &[f32],
         batch: &TokenBatch,
@@ -166,11 +181,21 @@ impl Staged for Transformer {
         Ok(BackwardOutput { loss: device.evaluation.loss_sum, to_input })
     }
 
-    fn abandon(&mut self) {
+    /// Forgets forwards that wait for a backward that never comes.
+    pub(crate) fn abandon(&mut self) {
         self.passes.abandon();
     }
 
-    fn evaluate_stage(&self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated> {
+    /// As [`Transformer::forward`] without a backward to come.
+    ///
+    /// # Errors
+    /// When the batch does not fit the model.
+    pub(crate) fn evaluate_stage(
+        &self,
+        parameters: &[f32],
+        batch: &TokenBatch,
+        input: Option<Vec<f32>>,
+    ) -> Result<Evaluated> {
         let mut device = self.model.on(self.weights(parameters), batch, rayon::current_num_threads())?;
         // In memory of its own, where blocks take turns.
         let stream = Passes::new(true).evaluate(&self.network, &mut device, input)?;
@@ -223,7 +248,7 @@ impl Model for Transformer {
         Some(Box::new(Transformer { layout: self.layout.clone(), base: self.base.clone(), ..another }))
     }
 
-    fn staged(&mut self) -> Option<&mut dyn Staged> {
+    fn staged(&mut self) -> Option<&mut Transformer> {
         Some(self)
     }
 

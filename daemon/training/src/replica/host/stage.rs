@@ -7,8 +7,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::{HostReplica, add};
 use crate::data::Batch;
-use crate::model::stage::{BackwardOutput, Evaluated, Staged};
-use crate::model::{Task, Write};
+use crate::model::stage::{BackwardOutput, Evaluated};
+use crate::model::{Task, Transformer, Write};
 use crate::replica::Replica;
 use crate::replica::stage::{Microbatch, Stage};
 
@@ -41,7 +41,7 @@ impl HostStage {
     }
 
     /// The model and its parameters.
-    fn parts(&mut self) -> (&mut dyn Staged, &[f32]) {
+    fn parts(&mut self) -> (&mut Transformer, &[f32]) {
         let HostReplica { model, parameters, .. } = &mut self.replica;
         (model.staged().expect("checked at the beginning"), parameters)
     }
