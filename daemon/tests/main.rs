@@ -6,3 +6,4 @@ mod divergence;
 mod member;
 mod optimizer;
 mod privacy;
+mod trainer;

@@ -1,21 +1,17 @@
 //! The training driver of a synchronous run: which batch a contribution is of.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use murmur::drivers::{Trainer, TrainerSettings};
-use murmur::store::CheckpointWriter;
-use murmur_protocol::manifest::{SynchronousSpec, Topology, TransformerModel};
+use murmur::drivers::TrainerSettings;
+use murmur_protocol::manifest::{SynchronousSpec, Topology};
 use murmur_protocol::scheme::Scheme;
 use murmur_protocol::{Event, RequestId, RunManifest, Snapshot, TrainerOrder};
-use murmur_training::{Corpus, Device, Engine};
-use tokio::sync::mpsc;
+use murmur_training::Engine;
 
-/// A reply takes less, or the test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::trainer::{DEADLINE, Driven, engine, manifest, settings};
 
 struct Member {
-    trainer: Trainer,
-    facts: mpsc::Receiver<Event>,
+    driven: Driven,
     asked: u64,
 }
 
@@ -27,12 +23,12 @@ impl Member {
 
     fn order(&mut self, order: impl FnOnce(RequestId) -> TrainerOrder) {
         self.asked += 1;
-        self.trainer.try_order(order(RequestId(self.asked))).expect("room");
+        self.driven.trainer.try_order(order(RequestId(self.asked))).expect("room");
     }
 
     async fn next_reply(&mut self) -> Event {
         loop {
-            let fact = tokio::time::timeout(DEADLINE, self.facts.recv()).await.expect("in time");
+            let fact = tokio::time::timeout(DEADLINE, self.driven.events.recv()).await.expect("in time");
             match fact.expect("the trainer lives") {
                 Event::StepsCompleted(_) => {}
                 reply => return reply,
@@ -55,7 +51,7 @@ impl Member {
     /// Its first contribution. Asked for before it begins: until it is asked it steps by itself.
     async fn first_contribution(&mut self) -> Snapshot {
         self.order(|request| TrainerOrder::Contribute { request });
-        self.trainer.try_order(TrainerOrder::Begin).expect("room");
+        self.driven.trainer.try_order(TrainerOrder::Begin).expect("room");
         self.contributed().await
     }
 
@@ -69,34 +65,23 @@ impl Member {
 /// A member with this pace that has not begun, its engine before any step, and the folder of its checkpoints. `steps`: of the run,
 /// and of its own.
 fn new_member(pace: Option<&str>, steps: Option<(u64, u64)>) -> (Member, impl Fn() -> Engine, tempfile::TempDir) {
-    let model =
-        TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
-    let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
+    let mut manifest = manifest();
     manifest.synchronous = SynchronousSpec { topology: Topology::Ring, ..SynchronousSpec::default() };
     manifest.schedule.total_steps = steps.map_or(manifest.schedule.total_steps, |(total, _)| total);
     let settings = TrainerSettings {
-        manifest: manifest.clone(),
-        progress: 0.0,
         steps_max: steps.map(|(_, own)| own),
-        evaluate_every: None,
-        checkpoint_period: None,
-        privacy: None,
-        training_percent: 100.0,
         pace: pace.map(|pace| pace.parse().expect("a pace")),
+        ..settings(&manifest)
     };
-    let engine = move || Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine");
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let (events, facts) = mpsc::channel(64);
-    let (_, arrivals) = mpsc::channel(1);
-    let writer = CheckpointWriter::start(folder.path().to_owned(), engine().layout().clone(), 2);
-    let trainer = Trainer::start(engine(), settings, events, writer, arrivals);
-    (Member { trainer, facts, asked: 0 }, engine, folder)
+    let driven = Driven::start(folder.path(), engine(&manifest), settings);
+    (Member { driven, asked: 0 }, move || engine(&manifest), folder)
 }
 
 #[tokio::test]
 async fn a_contribution_takes_as_long_as_its_pace_says_and_longer_once_it_says_so() {
     let (mut member, _, _folder) = new_member(Some("0.1,0.15,0.4"), None);
-    member.trainer.try_order(TrainerOrder::Begin).expect("room");
+    member.driven.trainer.try_order(TrainerOrder::Begin).expect("room");
     let begin = Instant::now();
     let mut took = Vec::new();
     for _ in 0..4 {
@@ -106,7 +91,7 @@ async fn a_contribution_takes_as_long_as_its_pace_says_and_longer_once_it_says_s
     }
     // The second begins a tenth of a second after the first, the third later than it may be fast.
     assert!(took[..2].iter().all(|took| *took >= 0.1) && took[2..].iter().all(|took| *took >= 0.4), "{took:?}");
-    member.trainer.finish(false).expect("it ends");
+    member.driven.trainer.finish(false).expect("it ends");
 }
 
 #[tokio::test]
@@ -121,7 +106,11 @@ async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the
     let second = member.contribution().await;
     assert_ne!(second, first, "the others have taken up the first batch");
 
-    member.trainer.try_order(TrainerOrder::TakeUp { sum: second.clone(), members: 1, progress: 2.0 }).expect("room");
+    member
+        .driven
+        .trainer
+        .try_order(TrainerOrder::TakeUp { sum: second.clone(), members: 1, progress: 2.0 })
+        .expect("room");
     let third = member.contribution().await;
     member.load(&beginning, 2.0).await;
     let third_from_the_beginning = member.contribution().await;
@@ -130,37 +119,37 @@ async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the
     for batch in [&first, &second, &third_from_the_beginning] {
         assert_eq!(&Snapshot::from(expected.gradient_of_next_batch().expect("on the CPU").values), batch);
     }
-    member.trainer.finish(false).expect("it ends");
+    member.driven.trainer.finish(false).expect("it ends");
 }
 
 #[tokio::test]
 async fn its_speed_is_that_of_all_who_wait_for_each_other() {
     let (mut member, _, _folder) = new_member(None, None);
     // From the beginning: else it would step by itself until it is asked.
-    member.trainer.try_order(TrainerOrder::Average(Scheme::AllReduce)).expect("room");
-    member.trainer.try_order(TrainerOrder::Begin).expect("room");
+    member.driven.trainer.try_order(TrainerOrder::Average(Scheme::AllReduce)).expect("room");
+    member.driven.trainer.try_order(TrainerOrder::Begin).expect("room");
     let wait = std::time::Duration::from_millis(300);
     for step in 1..=3 {
         let sum = member.contribution().await;
         // The slowest member's is not here yet.
         tokio::time::sleep(wait).await;
         let progress = f64::from(step);
-        member.trainer.try_order(TrainerOrder::TakeUp { sum, members: 1, progress }).expect("room");
+        member.driven.trainer.try_order(TrainerOrder::TakeUp { sum, members: 1, progress }).expect("room");
     }
     member.contribution().await;
-    let view = member.trainer.view().borrow().clone();
+    let view = member.driven.trainer.view().borrow().clone();
     assert!(view.steps == 3 && view.step_seconds >= wait.as_secs_f64(), "{view:?}");
     let told = view.tokens_per_second * view.step_seconds;
     let batch = RunManifest::default().optimizer.batch_sequences * 16;
     assert!((told - f64::from(batch)).abs() < 1.0, "{told} of {batch}");
-    member.trainer.finish(false).expect("it ends");
+    member.driven.trainer.finish(false).expect("it ends");
 }
 
 /// Nobody is left to take more of its own steps with.
 #[tokio::test]
 async fn who_came_late_ends_with_its_run_whatever_own_steps_it_was_given() {
     let (mut member, engine, _folder) = new_member(None, Some((2, 2)));
-    member.trainer.try_order(TrainerOrder::Begin).expect("room");
+    member.driven.trainer.try_order(TrainerOrder::Begin).expect("room");
     member.contribution().await;
     member.load(&engine().replica().expect("on the CPU"), 1.0).await;
     let sum = member.contribution().await;
@@ -168,5 +157,5 @@ async fn who_came_late_ends_with_its_run_whatever_own_steps_it_was_given() {
         Event::TrainingCompleted(report) => assert_eq!((report.steps, report.progress), (1, 2.0)),
         other => panic!("{other:?}"),
     }
-    member.trainer.finish(false).expect("it ends");
+    member.driven.trainer.finish(false).expect("it ends");
 }

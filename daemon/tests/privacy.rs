@@ -1,24 +1,21 @@
 //! The trainer with private steps: all of them are in the ledger before they are taken, and it ends at the budget.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use murmur::drivers::{NotSaved, Trainer, TrainerSettings};
-use murmur::store::{CheckpointWriter, PRIVACY_FILE, PrivacyLedger};
-use murmur_protocol::manifest::{DataSource, TransformerModel};
-use murmur_protocol::{Event, RunManifest, TrainerOrder};
+use murmur::drivers::{NotSaved, TrainerSettings};
+use murmur::store::{PRIVACY_FILE, PrivacyLedger};
+use murmur_protocol::manifest::DataSource;
+use murmur_protocol::{Event, TrainerOrder};
 use murmur_training::privacy::{Budget, Mechanism, PrivateSteps, SecretKey};
 use murmur_training::{Corpus, Device, Engine};
-use tokio::sync::mpsc;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::trainer::{DEADLINE, Driven, manifest, settings};
 
 const BUDGET: Budget = Budget { epsilon: 1.2, delta: 1e-5 };
 
 struct Bench {
-    trainer: Trainer,
-    events: mpsc::Receiver<Event>,
-    _shards: mpsc::Sender<murmur::drivers::Arrival>,
+    driven: Driven,
     mechanism: Mechanism,
 }
 
@@ -29,9 +26,7 @@ impl Bench {
 
     /// `before` the first step, with the ledger open already.
     fn start_after(folder: &Path, before: impl FnOnce()) -> Bench {
-        let model =
-            TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..Default::default() };
-        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
+        let mut manifest = manifest();
         manifest.data.source = DataSource::Files;
         manifest.optimizer.batch_sequences = 2;
         let bytes = (0..4000).map(|index| (index * 7 % 251) as u8).collect();
@@ -40,28 +35,16 @@ impl Bench {
         let steps = PrivateSteps { clip: 1.0, noise: 1.0 };
         let mechanism = engine.train_privately(steps, SecretKey::new([8; 32])).expect("text");
         let ledger = PrivacyLedger::open(folder, mechanism, BUDGET).expect("a ledger");
-        let writer = CheckpointWriter::start(folder.join("checkpoints"), engine.layout().clone(), 2);
-        let settings = TrainerSettings {
-            manifest,
-            progress: 0.0,
-            steps_max: None,
-            evaluate_every: None,
-            checkpoint_period: None,
-            privacy: Some(ledger),
-            training_percent: 100.0,
-            pace: None,
-        };
-        let (sender, events) = mpsc::channel(64);
-        let (shards, arrivals) = mpsc::channel(1);
-        let trainer = Trainer::start(engine, settings, sender, writer, arrivals);
+        let settings = TrainerSettings { privacy: Some(ledger), ..settings(&manifest) };
+        let driven = Driven::start(&folder.join("checkpoints"), engine, settings);
         before();
-        trainer.try_order(TrainerOrder::Begin).expect("room");
-        Bench { trainer, events, _shards: shards, mechanism }
+        driven.trainer.try_order(TrainerOrder::Begin).expect("room");
+        Bench { driven, mechanism }
     }
 
     /// As a process that ends: once this returns, nobody writes to the ledger any more.
     fn end(self) {
-        self.trainer.finish(false).expect("nothing was to be saved");
+        self.driven.trainer.finish(false).expect("nothing was to be saved");
     }
 
     /// Waits until training is complete or a moment of it is as wished, and looks at the ledger meanwhile. Returns own steps.
@@ -69,10 +52,10 @@ impl Bench {
         let begin = Instant::now();
         loop {
             // Taken first: what is written later counts more steps, never fewer.
-            let taken = self.trainer.report().steps;
+            let taken = self.driven.trainer.report().steps;
             let counted = PrivacyLedger::open(folder, self.mechanism, BUDGET).expect("a ledger").steps();
             assert!(counted >= taken, "{taken} steps taken, {counted} counted");
-            match self.events.try_recv() {
+            match self.driven.events.try_recv() {
                 Ok(Event::TrainingCompleted(report)) => return report.steps,
                 _ if is_enough(taken) => return taken,
                 _ => std::thread::yield_now(),
@@ -101,7 +84,7 @@ fn training_ends_at_the_budget_whatever_the_checkpoint_that_it_goes_on_from() {
     assert_eq!(counted + second, budgeted, "what was counted once is spent");
     let ledger = PrivacyLedger::open(folder, bench.mechanism, BUDGET).expect("a ledger");
     assert!(ledger.epsilon() <= BUDGET.epsilon && ledger.steps_left() == 0);
-    let report = bench.trainer.view().borrow().privacy.expect("steps are private");
+    let report = bench.driven.trainer.view().borrow().privacy.expect("steps are private");
     assert_eq!((report.steps_left, report.epsilon), (0, ledger.epsilon()));
     bench.end();
     assert_eq!(Bench::start(folder).run(folder, |_| false), 0, "a third life takes no step");
@@ -113,7 +96,7 @@ fn no_step_is_taken_while_the_ledger_cannot_be_written() {
     // A folder in the ledger's place cannot be replaced by a file.
     let obstacle = folder.path().join(PRIVACY_FILE);
     let mut bench = Bench::start_after(folder.path(), || std::fs::create_dir(&obstacle).expect("made"));
-    let checkpoints = bench.trainer.checkpoints();
+    let checkpoints = bench.driven.trainer.checkpoints();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let ask =
         || runtime.block_on(async { tokio::time::timeout(DEADLINE, checkpoints.write()).await }).expect("in time");
