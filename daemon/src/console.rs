@@ -34,7 +34,7 @@ use figures::{Losses, count};
 pub(crate) use figures::{counted, examples, human_bytes};
 pub use finished::FinishedRun;
 pub(crate) use hearing::{Heard, Hearing};
-pub(crate) use names::labelled;
+pub(crate) use names::{SHORT_ID_LETTERS, labelled, short};
 pub(crate) use next::{Given, next_commands, quoted};
 pub use reachability::ReachabilityReport;
 pub use screen::{LogLine, has_colours};

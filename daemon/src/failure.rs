@@ -1,7 +1,5 @@
 //! Failures as a user meets them: what is wrong, the remedy, and an exit code that scripts can act on.
 
-use std::fmt;
-
 use crate::console::note;
 
 /// Exit codes of `murmur`; GUIDE.md documents them. 0 is success.
@@ -31,7 +29,8 @@ impl ExitCode {
 }
 
 /// A failure with its remedy.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct Failure {
     /// What is wrong, naming the thing.
     message: String,
@@ -73,14 +72,6 @@ pub fn to_write(error: &std::io::Error) -> &'static str {
         _ => "make room there",
     }
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// Prints `error:` and `hint:` lines to stderr and gives the exit code.
 pub fn report(error: &anyhow::Error) -> u8 {

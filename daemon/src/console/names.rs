@@ -9,6 +9,9 @@ use crate::observe::report::NodeReport;
 /// Names kept of members that are gone; more than a node knows members, four times over.
 const NAMES_MAX: usize = 512;
 
+/// As many as [`PeerId::short`] has.
+pub(crate) const SHORT_ID_LETTERS: usize = 8;
+
 /// Names by peer id.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
@@ -35,6 +38,11 @@ impl Names {
     }
 }
 
+/// The letters at the end of a peer id, by which people tell peers apart. Also of a text that is no peer id: strangers send some.
+pub(crate) fn short(id: &str) -> &str {
+    id.char_indices().rev().nth(SHORT_ID_LETTERS - 1).map_or(id, |(begin, _)| &id[begin..])
+}
+
 /// An id with a name beside it.
 pub(crate) fn labelled(id: &str, name: Option<&str>) -> String {
     name.map_or_else(|| id.to_owned(), |name| format!("{id} \u{201c}{name}\u{201d}"))
@@ -44,6 +52,13 @@ pub(crate) fn labelled(id: &str, name: Option<&str>) -> String {
 mod tests {
     use super::*;
     use crate::observe::report::MemberReport;
+
+    #[test]
+    fn the_end_of_any_text_is_cut_between_letters() {
+        let peer = PeerId::from_public_key([3; 32]);
+        assert_eq!(short(&peer.to_string()), peer.short());
+        assert_eq!(["", "12345678", "ünd älter ö", "€€€€€€€€€"].map(short), ["", "12345678", " älter ö", "€€€€€€€€"]);
+    }
 
     #[test]
     fn a_name_stands_beside_the_id_and_outlasts_the_connection() {

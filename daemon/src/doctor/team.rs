@@ -106,7 +106,7 @@ fn check_helper(
     runtime: &Runtime,
     findings: &mut Vec<Finding>,
 ) -> Option<(PeerId, Place)> {
-    let name = words::short(line.helper);
+    let name = line.helper.short();
     let found = measure_helper(own, &line, runtime);
     match found {
         Ok(place) => {
@@ -130,7 +130,7 @@ fn check_helper(
 }
 
 fn measure_helper(own: &Own<'_>, line: &HelperLine, runtime: &Runtime) -> Result<Place, Failure> {
-    let name = words::short(line.helper);
+    let name = line.helper.short();
     let asked = async {
         let (counter, throttle) = (TrafficCounter::default(), captain::throttle(own.settings));
         let dialed = captain::dial_once(own, line, (&counter, &throttle)).await;
@@ -191,7 +191,7 @@ fn told(costs: &ModelCosts, cut: &Cut) -> String {
     let bytes = cut::bytes_of(costs, cut);
     let on_helpers = cut.of_helpers().zip(&bytes[1..]);
     let on_helpers =
-        on_helpers.map(|((_, helper, _), bytes)| format!(", {} on {}", human_bytes(*bytes), words::short(helper)));
+        on_helpers.map(|((_, helper, _), bytes)| format!(", {} on {}", human_bytes(*bytes), helper.short()));
     format!(
         "a team {} tokens/s: {}; it takes {} here{}",
         count(cut.tokens_per_second.round() as u64),

@@ -9,13 +9,10 @@ use std::collections::BTreeMap;
 
 use super::History;
 use super::verdict::verdict;
-use crate::console::labelled;
+use crate::console::{SHORT_ID_LETTERS, labelled, short};
 
 /// The letters of base 58, in which peer ids are written.
 const BASE_58: &str = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
-
-/// Characters at the end of a peer id that stand for it in texts.
-const SHORT: usize = 8;
 
 /// What peers are called.
 #[derive(Debug, Default)]
@@ -42,7 +39,7 @@ impl Names {
         if is_redacted {
             // Those that tell come first.
             let others = names.owners.keys().filter(|id| !history.nodes.contains_key(*id));
-            history.nodes.keys().chain(others).for_each(|id| drop(names.number("node", tail(id))));
+            history.nodes.keys().chain(others).for_each(|id| drop(names.number("node", short(id))));
         }
         names
     }
@@ -55,9 +52,9 @@ impl Names {
     /// What a peer is called: the end of its id, with its name where it has one.
     pub(crate) fn label(&self, peer: &str) -> String {
         if self.is_redacted {
-            return self.number("node", tail(peer));
+            return self.number("node", short(peer));
         }
-        labelled(tail(peer), self.owners.get(peer).and_then(Option::as_deref))
+        labelled(short(peer), self.owners.get(peer).and_then(Option::as_deref))
     }
 
     /// A text that was written for people.
@@ -137,8 +134,9 @@ impl Names {
         }
         let is_id = word.chars().all(|letter| BASE_58.contains(letter))
             && word.chars().any(char::is_alphabetic)
-            && (word.len() > 40 || (word.len() == SHORT && word.chars().skip(1).any(|letter| !letter.is_lowercase())));
-        (is_id || word.starts_with("12D3Koo")).then(|| self.number("node", tail(word)))
+            && (word.len() > 40
+                || (word.len() == SHORT_ID_LETTERS && word.chars().skip(1).any(|letter| !letter.is_lowercase())));
+        (is_id || word.starts_with("12D3Koo")).then(|| self.number("node", short(word)))
     }
 
     fn number(&self, kind: &'static str, what: &str) -> String {
@@ -146,12 +144,6 @@ impl Names {
         let next = replaced.keys().filter(|(other, _)| *other == kind).count() + 1;
         format!("{kind} {}", replaced.entry((kind, what.to_owned())).or_insert(next))
     }
-}
-
-/// The end of a peer id, as all views show it.
-fn tail(id: &str) -> &str {
-    let begin = id.char_indices().rev().nth(SHORT - 1).map_or(0, |(index, _)| index);
-    &id[begin..]
 }
 
 /// A unit such as tokens/s, or a part of so many such as 2/4.

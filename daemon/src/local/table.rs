@@ -5,8 +5,8 @@ use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
 use crate::console::figures::{Losses, bar, count, duration, fitted, human_bytes, percent, time_left};
-use crate::console::labelled;
 use crate::console::screen::{Size, cut};
+use crate::console::{labelled, short};
 use crate::observe::report::NodeReport;
 
 /// Between two columns.
@@ -108,7 +108,7 @@ fn node_columns(rows: &[Row<'_>], each: &str) -> Vec<Column> {
     };
     let node = rows.iter().map(|row| {
         let name = row.report.and_then(|report| report.name.as_deref());
-        format!("{:>2} {}", row.number, labelled(row.peer.map_or("", tail), name))
+        format!("{:>2} {}", row.number, labelled(row.peer.map_or("", short), name))
     });
     let phase = rows.iter().map(|row| match row.report {
         _ if row.is_gone => "gone".to_owned(),
@@ -196,11 +196,6 @@ fn steps(present: &[&NodeReport]) -> String {
 
 pub(super) fn shown(value: Option<f64>) -> String {
     value.map_or("–".to_owned(), |value| format!("{value:.3}"))
-}
-
-/// The end of a peer id, which tells peers apart.
-pub(super) fn tail(peer: &str) -> &str {
-    &peer[peer.len().saturating_sub(8)..]
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use murmur_protocol::RunManifest;
 
 use super::child::Child;
 use super::summary::{NodeSummary, Summary, mean};
-use super::table::{self, Column, Row, Run, shown, tail};
+use super::table::{self, Column, Row, Run, shown};
 use crate::console::figures::{Losses, count, counted, human_bytes};
-use crate::console::{Console, ModelText, note, print_fitted, print_line, screen};
+use crate::console::{Console, ModelText, note, print_fitted, print_line, screen, short};
 use crate::daemon::Ready;
 use crate::observe::report::{NodeReport, share_of};
 
@@ -231,7 +231,7 @@ fn summary_columns(summary: &Summary, each: &str) -> Vec<Column> {
     let number = |value: Option<f64>| value.map_or("unknown".to_owned(), |value| format!("{value:.4}"));
     let boundaries = |node: &NodeSummary| 100.0 * share_of(node.seconds_at_boundaries, node.seconds_in_training);
     vec![
-        column("node", 0, &|node| format!("{:>2}  {}", node.node, tail(&node.peer))),
+        column("node", 0, &|node| format!("{:>2}  {}", node.node, short(&node.peer))),
         column("own steps", 1, &|node| count(node.steps)),
         column("validation", 2, &|node| number(node.validation_loss)),
         column(table::rate(each), 3, &|node| count(node.tokens_per_second as u64)),

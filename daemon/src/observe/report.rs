@@ -14,6 +14,7 @@ use crate::engine::PeerTraffic;
 use crate::limits::rest::RestView;
 use crate::observe::outlook::OutlookReport;
 use crate::observe::synchronous::SynchronousReport;
+use crate::process::stats::peak_memory;
 use crate::team::report::TeamReport;
 
 /// What a member said is shown in the swarm's sum when anybody has heard from it this lately, in seconds.
@@ -296,7 +297,7 @@ impl NodeReport {
             times: training.times,
             parameters: outside.parameters,
             misbehaviours: status.misbehaviours.values().sum(),
-            peak_memory_bytes: peak_memory_bytes(),
+            peak_memory_bytes: peak_memory().unwrap_or(0),
             seconds: outside.seconds,
             data: outside.data.cloned(),
             synchronous: status.synchronous.as_ref().map(SynchronousReport::from),
@@ -402,14 +403,6 @@ fn phase_name(phase: Phase) -> &'static str {
         Phase::Leaving => "leaving",
         Phase::Left => "left",
     }
-}
-
-/// The process's peak resident set, from the kernel's own books (Linux only).
-fn peak_memory_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kilobytes =
-        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
-    kilobytes.unwrap_or(0u64) * 1024
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! An address is resolved once, by [`PublicResolver`], and the connection goes to what it has resolved to: a name that
 //! means another machine a moment later (DNS rebinding) gains nothing.
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -347,16 +346,9 @@ impl Resolver for PublicResolver {
 }
 
 /// The address that a name has resolved to.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct PrivateAddress(IpAddr);
-
-impl fmt::Display for PrivateAddress {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}", self.0)
-    }
-}
-
-impl std::error::Error for PrivateAddress {}
 
 #[cfg(test)]
 mod tests {

@@ -100,7 +100,7 @@ pub(crate) fn lines(settings: &NodeSettings) -> Result<Vec<HelperLine>, Failure>
                 .hint("`murmur lend` prints it on the other machine"),
         })?;
         if !helpers.insert(line.helper) {
-            let message = format!("helper {} is named twice", words::short(line.helper));
+            let message = format!("helper {} is named twice", line.helper.short());
             return Err(Failure::new(ExitCode::Settings, message).hint("each --helper is another machine"));
         }
         Ok(line)
@@ -205,7 +205,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
                 return Err(refusal(&line, &error).into());
             }
             Err(error) => {
-                note(&format!("warning: helper {}: {error}", words::short(line.helper)));
+                note(&format!("warning: helper {}: {error}", line.helper.short()));
                 note("hint: run `murmur lend` there; this node goes on as soon as it comes");
                 None
             }
@@ -286,7 +286,7 @@ fn tell_limits(limits: &LimitsSettings) {
 
 /// Why this node cannot begin with a helper.
 pub(crate) fn refusal(line: &HelperLine, error: &DialError) -> Failure {
-    let name = words::short(line.helper);
+    let name = line.helper.short();
     let hint = match error {
         DialError::Unreachable(_) => "run `murmur lend` there; a firewall must let its port through",
         DialError::OtherMachine => {

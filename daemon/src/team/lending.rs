@@ -142,7 +142,7 @@ impl Helper {
                         let is_another = shown.captain.replace(captain) != Some(captain);
                         shown.connections = if is_another { 1 } else { shown.connections + 1 };
                         if shown.announced.replace(captain) != Some(captain) {
-                            note(&format!("captain     {} is there", words::short(captain)));
+                            note(&format!("captain     {} is there", captain.short()));
                         }
                     }
                     tokio::spawn(async move {
@@ -235,12 +235,12 @@ fn tell(now: &Shown, before: &HelperProgress, counter: &TrafficCounter, member: 
     match (now.captain, &now.holds) {
         (Some(captain), Some(holds)) => {
             let waits = if seconds > 0.0 { 100.0 * (1.0 - busy / seconds).clamp(0.0, 1.0) } else { 100.0 };
-            let name = words::short(captain);
+            let name = captain.short();
             let member = if member.is_empty() { String::new() } else { format!(" · {member}") };
             let batches = counted(batches, "batch");
             note(&format!("helping     {name}: {holds} · {batches} · waits {waits:.0} % · {moved}{member}"));
         }
-        (Some(captain), None) => note(&format!("helping     {}: nothing yet · {moved}", words::short(captain))),
+        (Some(captain), None) => note(&format!("helping     {}: nothing yet · {moved}", captain.short())),
         (None, Some(holds)) => note(&format!("waiting     for the captain to come back: {holds}")),
         (None, None) => note("waiting     for a captain"),
     }

@@ -11,7 +11,6 @@ use murmur_training::team::{HelperControl, NewMember};
 use murmur_training::trained_layout;
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::words;
 use crate::console::figures::counted;
 use crate::console::note;
 use crate::daemon::{network_config, random_seed};
@@ -164,7 +163,7 @@ impl Place {
                 stopped = &mut engine => break stopped,
                 noticed = heard.recv() => {
                     if let Ok(Noticed { notice: Notice::StateReceived { donors, .. }, .. }) = noticed {
-                        let names: Vec<String> = donors.into_iter().map(words::short).collect();
+                        let names: Vec<String> = donors.iter().map(PeerId::short).collect();
                         note(&format!("member      took its layers over from {}", names.join(", ")));
                     }
                 }

@@ -1,18 +1,12 @@
 //! A team in words for people.
 
+use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{FragmentCut, GossipSpec};
 use murmur_protocol::team::{Cut, DropReason, TeamNotice};
-use murmur_protocol::{PeerId, RunManifest};
 use murmur_training::team::left_for_captain;
 
 use crate::console::figures::{count, counted};
 use crate::console::human_bytes;
-
-/// Who a machine of a team is, in short: the end of its peer id.
-pub(crate) fn short(peer: PeerId) -> String {
-    let text = peer.to_string();
-    text[text.len().saturating_sub(8)..].to_owned()
-}
 
 /// "layers 0-3 here, 4-11 on Nft9HyQ6", in the order of the model.
 pub(crate) fn described(cut: &Cut) -> String {
@@ -21,7 +15,7 @@ pub(crate) fn described(cut: &Cut) -> String {
         let layers = if first == last { first.to_string() } else { format!("{first}-{last}") };
         match stage.helper {
             None => format!("{layers} here"),
-            Some(helper) => format!("{layers} on {}", short(helper)),
+            Some(helper) => format!("{layers} on {}", helper.short()),
         }
     });
     format!("layers {}", stages.collect::<Vec<_>>().join(", "))
@@ -30,16 +24,16 @@ pub(crate) fn described(cut: &Cut) -> String {
 /// What a captain's owner, who has so many helpers now, is told; none of what is of no use to it.
 pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool, helpers: usize) -> Option<String> {
     Some(match notice {
-        TeamNotice::HelperOffered { helper } => format!("helper {} is there", short(*helper)),
-        TeamNotice::HelperLost { helper, reason } => format!("helper {} {}", short(*helper), lost(*reason)),
+        TeamNotice::HelperOffered { helper } => format!("helper {} is there", helper.short()),
+        TeamNotice::HelperLost { helper, reason } => format!("helper {} {}", helper.short(), lost(*reason)),
         TeamNotice::HelperDismissed { helper, reason } => {
-            format!("helper {} is let go for good: {reason} (a restart of this node takes it back)", short(*helper))
+            format!("helper {} is let go for good: {reason} (a restart of this node takes it back)", helper.short())
         }
         TeamNotice::HelperCannot { helper, reason } => {
-            format!("helper {} cannot take its part: {reason}", short(*helper))
+            format!("helper {} cannot take its part: {reason}", helper.short())
         }
         TeamNotice::HelperApart { helper } => {
-            format!("helper {} reaches nobody of the swarm: this node exchanges for it", short(*helper))
+            format!("helper {} reaches nobody of the swarm: this node exchanges for it", helper.short())
         }
         TeamNotice::CutTaken { cut, .. } if cut.of_helpers().next().is_none() => {
             let why = if helpers == 0 { "no helper is there" } else { "helpers would only slow it down" };
@@ -107,6 +101,7 @@ fn lost(reason: DropReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::PeerId;
     use murmur_protocol::team::{CutStage, LayerRange};
 
     use super::*;
@@ -124,7 +119,7 @@ mod tests {
         let stages = vec![stage(None, 0, 0), stage(Some(helper), 0, 8), stage(None, 8, 12)];
         let notice = TeamNotice::CutTaken { epoch: 1, cut: Cut { stages, tokens_per_second: 120.4 } };
         let told = of_captain(&notice, false, 1).expect("told");
-        let name = short(helper);
+        let name = helper.short();
         assert_eq!(
             told,
             format!("layers 0-7 on {name}, 8-11 here (the model does not fit here, 120 tokens/s expected)")

@@ -29,8 +29,7 @@ use self::client::{Client, Credentials, Trouble};
 use self::sender::{About, Sender};
 use self::sent::Sent;
 use self::upload::Uploaded;
-use super::tensorboard::short;
-use crate::console::note;
+use crate::console::{note, short};
 use crate::observe::journal;
 use crate::settings::MlflowSettings;
 

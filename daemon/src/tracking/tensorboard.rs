@@ -13,15 +13,12 @@ use std::sync::mpsc::Receiver;
 use super::event_file::{Event, EventFile};
 use super::scalars::Thinning;
 use crate::console::figures::counted;
-use crate::console::note;
+use crate::console::{note, short};
 use crate::observe::hub::Told;
 use crate::observe::record::{Body, Record, RunFacts};
 
 /// The longest part of a folder's name that is a name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-
-/// The last letters of a peer id, by which people know it.
-const SHORT_ID_LETTERS: usize = 8;
 
 /// Event files of one node.
 #[derive(Debug)]
@@ -135,11 +132,6 @@ fn harmless(name: &str) -> String {
         kept.push(letter);
     }
     if kept.is_empty() { "unnamed".to_owned() } else { kept }
-}
-
-/// The letters of a peer id by which people know it.
-pub(super) fn short(peer: &str) -> &str {
-    peer.char_indices().rev().nth(SHORT_ID_LETTERS - 1).map_or(peer, |(begin, _)| &peer[begin..])
 }
 
 /// A process and its run as Markdown. Indented by four spaces, a run file stays as it is.

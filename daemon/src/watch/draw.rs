@@ -22,8 +22,8 @@ use ratatui::style::{Color, Modifier, Style};
 use unicode_width::UnicodeWidthStr;
 
 use super::state::{TABS, Tab, View};
-use crate::console::figures;
 use crate::console::screen::cut;
+use crate::console::{figures, labelled, short};
 use crate::observe::{NodePicture, Picture};
 
 /// How text looks.
@@ -253,7 +253,7 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
     let run = if node.run.run_name.is_empty() { &node.run.run } else { &node.run.run_name };
     let end = painter.text(area, 0, 0, "murmur", Tone::Title);
     let end = painter.text(area, end + 1, 0, run, Tone::Plain);
-    let name = crate::console::labelled(short(id), node.run.name.as_deref());
+    let name = labelled(short(id), node.run.name.as_deref());
     let end = painter.text(area, end + 1, 0, &format!("· node {name}"), Tone::Faint);
     let count = scene.picture.nodes.len();
     let mut marks = Vec::new();
@@ -308,11 +308,6 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
 /// What is predicted, in the plural.
 fn unit(node: &NodePicture) -> &'static str {
     figures::examples(&node.run.prediction)
-}
-
-/// The end of a peer id, by which people tell peers apart.
-fn short(id: &str) -> &str {
-    id.char_indices().rev().nth(7).map_or(id, |(index, _)| &id[index..])
 }
 
 fn tabs(scene: &Scene<'_>, painter: &mut Painter<'_>, area: Rect) {

@@ -5,9 +5,9 @@ use std::cmp::Ordering;
 use ratatui::layout::Rect;
 
 use super::verdict::spoken;
-use super::{Painter, Scene, Tone, short};
+use super::{Painter, Scene, Tone};
 use crate::console::figures::{count, counted};
-use crate::console::human_bytes;
+use crate::console::{human_bytes, short};
 use crate::observe::record::ExchangeFacts;
 use crate::observe::{NodePicture, PeerPicture};
 use crate::watch::state::{SORTS, Sort};

@@ -5,9 +5,9 @@ use ratatui::layout::Rect;
 use super::curve::{self, Curve};
 use super::overview::points;
 use super::verdict::spoken;
-use super::{Painter, Scene, Tone, peers, short};
+use super::{Painter, Scene, Tone, peers};
 use crate::console::figures::fitted;
-use crate::console::human_bytes;
+use crate::console::{human_bytes, short};
 use crate::observe::{Metric, NodePicture};
 
 /// A line: what goes over the wire.

@@ -31,13 +31,16 @@ impl fmt::Display for Place {
 }
 
 /// What is wrong with a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CellFault {
     /// A number column holds something else.
+    #[error("{0:?} is not a number")]
     NotANumber(String),
     /// The number is infinite.
+    #[error("the number is not finite")]
     NotFinite,
     /// A value that is none of a category column's.
+    #[error("{found:?} is none of the run's categories: {known}")]
     UnknownCategory {
         /// What is there.
         found: String,
@@ -45,6 +48,7 @@ pub enum CellFault {
         known: String,
     },
     /// A target that is none of the classes.
+    #[error("{found:?} is none of the run's classes: {known}")]
     UnknownClass {
         /// What is there.
         found: String,
@@ -52,23 +56,8 @@ pub enum CellFault {
         known: String,
     },
     /// A row without a target.
+    #[error("the target is missing")]
     NoTarget,
-}
-
-impl fmt::Display for CellFault {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CellFault::NotANumber(found) => write!(formatter, "{found:?} is not a number"),
-            CellFault::NotFinite => write!(formatter, "the number is not finite"),
-            CellFault::UnknownCategory { found, known } => {
-                write!(formatter, "{found:?} is none of the run's categories: {known}")
-            }
-            CellFault::UnknownClass { found, known } => {
-                write!(formatter, "{found:?} is none of the run's classes: {known}")
-            }
-            CellFault::NoTarget => write!(formatter, "the target is missing"),
-        }
-    }
 }
 
 /// Why a table is not read, or a run on it not founded.
