@@ -3,21 +3,18 @@
 //! A file for each family of commands; `headings` has the sections and the examples of `--help`.
 
 mod asking;
-mod background;
 mod bench;
 mod checkpoints;
 mod compare;
 pub(crate) mod headings;
+mod journals;
 mod lend;
 mod local;
 mod node;
 mod numbers;
-mod replay;
-mod report;
 mod runs;
 mod simulation;
 mod tables;
-mod watch;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -30,23 +27,20 @@ use murmur_protocol::handshake::PROTOCOL_VERSION;
 use crate::console::output;
 use crate::environment;
 pub use asking::{BlockOptions, FinishOptions, IdOptions, StatusOptions};
-pub use background::{LogsOptions, ServiceOptions, StopOptions};
 pub use bench::BenchOptions;
 pub use checkpoints::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 pub use compare::CompareOptions;
+pub use journals::{ReplayOptions, ReportOptions, WatchOptions};
 pub use lend::LendOptions;
 pub use local::LocalOptions;
 pub use node::{DaemonOptions, DoctorOptions, JoinOptions, MachineOptions, NodeOptions, StartOptions};
-pub use replay::ReplayOptions;
-pub use report::ReportOptions;
-pub use runs::{ListOptions, RemoveOptions};
+pub use runs::{ListOptions, LogsOptions, RemoveOptions, ServiceOptions, StopOptions};
 pub(crate) use simulation::SEED_MAX;
 pub use simulation::{
     SeedOptions, Seeds, SetOption, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions,
     SimRunOptions, SimShowOptions, WorkOptions,
 };
 pub use tables::{PredictOptions, StatisticsOptions};
-pub use watch::WatchOptions;
 
 /// Warnings, but not that a founder's lookup table is still empty, nor how streams and packets of a connection end: what of that
 /// matters is told in words of our own.
