@@ -62,15 +62,6 @@ macro_rules! section {
 }
 pub(super) use section;
 
-/// The part of a value that is wrong, as it is shown.
-type BrokenBy<Value> = Box<dyn Fn(&Value) -> Option<String> + Send + Sync>;
-
-/// What a value has to be, in words, and what tells which part of one is wrong.
-struct Rule<Value> {
-    text: String,
-    broken_by: BrokenBy<Value>,
-}
-
 /// A number as it is typed, with what to do instead where 0 is not taken: what it takes, in words, and what reads it.
 type Reading = Box<dyn Fn(Option<&'static str>) -> (String, ValueParser)>;
 /// What is wrong with a section's value: the value, and what it has to be.
@@ -94,44 +85,33 @@ struct Typing<Section> {
 
 /// A setting while it is declared.
 pub(super) struct Setting<Section, Value> {
-    key: &'static str,
     text: &'static str,
     default: Value,
     places: Places<Section, Value>,
-    rules: Vec<Rule<Value>>,
-    /// Of numbers: what it takes, in words.
-    range: Option<String>,
     reading: Option<Reading>,
     /// Of numbers: the default, where it is not 0.
     default_number: Option<String>,
-    examples: &'static [&'static str],
-    set_by: Option<&'static str>,
-    is_secret: bool,
-    typing: Option<Typing<Section>>,
+    declared: Declared<Section>,
 }
 
 impl<Section: 'static, Value: Send + Sync + 'static> Setting<Section, Value> {
     /// A key, what is said of it, its default, and where it lies.
     pub(super) fn new(
-        key: &'static str,
+        key: &str,
         text: &'static str,
         default: Value,
         places: Places<Section, Value>,
     ) -> Setting<Section, Value> {
-        Setting {
-            key,
-            text,
-            default,
-            places,
-            rules: Vec::new(),
+        let declared = Declared {
+            key: key.to_owned(),
             range: None,
-            reading: None,
-            default_number: None,
             examples: &[],
             set_by: None,
             is_secret: false,
+            checks: Vec::new(),
             typing: None,
-        }
+        };
+        Setting { text, default, places, reading: None, default_number: None, declared }
     }
 
     /// What a value has to be, and what tells which part of one is wrong.
@@ -140,25 +120,27 @@ impl<Section: 'static, Value: Send + Sync + 'static> Setting<Section, Value> {
         text: impl Into<String>,
         broken_by: impl Fn(&Value) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.rules.push(Rule { text: text.into(), broken_by: Box::new(broken_by) });
+        let (text, (value, _)) = (text.into(), self.places);
+        let check = move |section: &Section| broken_by(value(section)).map(|wrong| (wrong, text.clone()));
+        self.declared.checks.push(Box::new(check));
         self
     }
 
     /// Values of a form that nobody could guess, at least three.
     pub(super) fn such_as(mut self, examples: &'static [&'static str]) -> Self {
-        self.examples = examples;
+        self.declared.examples = examples;
         self
     }
 
     /// Another key's option sets it as well: the one that messages name.
     pub(super) fn set_by(mut self, option: &'static str) -> Self {
-        self.set_by = Some(option);
+        self.declared.set_by = Some(option);
         self
     }
 
     /// Whoever knows it may do what only the owner should: it is shown to nobody.
     pub(super) fn secret(mut self) -> Self {
-        self.is_secret = true;
+        self.declared.is_secret = true;
         self
     }
 
@@ -177,43 +159,30 @@ impl<Section: 'static, Value: Send + Sync + 'static> Setting<Section, Value> {
             }
         };
         let (take, words) = (Box::new(take), Box::new(|_: &Section| Vec::new()));
-        self.typing = Some(Typing { argument: Given::shape(Arg::new(name).long(name)), flag, variable, take, words });
+        let argument = Given::shape(Arg::new(name).long(name));
+        self.declared.typing = Some(Typing { argument, flag, variable, take, words });
         self
     }
 
-    /// The option with all that is known of the setting.
-    fn argument(&self, flag: &Flag, mut argument: Arg) -> Arg {
-        let mut help = flag.text.map_or_else(|| first_paragraph(self.text), str::to_owned);
-        if argument.get_action().takes_values() {
-            argument = argument.value_name(flag.value_name);
+    /// All that follows: the option has all that is known of the setting.
+    pub(super) fn declared(self) -> Declared<Section> {
+        let Setting { text, reading, default_number, mut declared, .. } = self;
+        let Some(Typing { flag, argument, .. }) = &mut declared.typing else { return declared };
+        let mut typed = argument.clone();
+        let mut help = flag.text.map_or_else(|| first_paragraph(text), str::to_owned);
+        if typed.get_action().takes_values() {
+            typed = typed.value_name(flag.value_name);
         }
-        if let Some(reading) = &self.reading {
+        if let Some(reading) = reading {
             let (takes, parser) = reading(flag.zero_is_left_out);
             help += &format!(" [takes: {takes}]");
-            argument = argument.value_parser(parser);
+            typed = typed.value_parser(parser);
         }
-        if let Some(default) = &self.default_number {
+        if let Some(default) = default_number {
             help += &format!(" [default: {default}]");
         }
-        (flag.shape)(argument.help(help).help_heading(flag.heading))
-    }
-
-    /// All that follows.
-    pub(super) fn declared(mut self) -> Declared<Section> {
-        let typing = self.typing.take();
-        let typing = typing.map(|Typing { flag, argument, variable, take, words }| Typing {
-            argument: self.argument(&flag, argument),
-            flag,
-            variable,
-            take,
-            words,
-        });
-        let Setting { key, places: (value, _), rules, range, examples, set_by, is_secret, .. } = self;
-        let check = move |section: &Section| {
-            let broken = rules.iter().find_map(|rule| Some((rule, (rule.broken_by)(value(section))?)));
-            broken.map(|(rule, value)| (value, rule.text.clone()))
-        };
-        Declared { key: key.to_owned(), range, examples, set_by, is_secret, check: Box::new(check), typing }
+        *argument = (flag.shape)(typed.help(help).help_heading(flag.heading));
+        declared
     }
 }
 
@@ -226,7 +195,9 @@ impl<Section: 'static, Value: Typed + PartialEq> Setting<Section, Value> {
             value if *value == default => Vec::new(),
             value => value.words(name),
         };
-        setting.typing = setting.typing.map(|typing| Typing { words: Box::new(words), ..typing });
+        if let Some(typing) = &mut setting.declared.typing {
+            typing.words = Box::new(words);
+        }
         setting
     }
 }
@@ -234,7 +205,7 @@ impl<Section: 'static, Value: Typed + PartialEq> Setting<Section, Value> {
 impl<Section: 'static, Value: Number> Setting<Section, Value> {
     /// A number in a range.
     pub(super) fn range(mut self, range: Range<Value>) -> Self {
-        self.range = Some(range.to_string());
+        self.declared.range = Some(range.to_string());
         self.default_number = (self.default != Value::default()).then(|| Short(self.default).to_string());
         self.reading = Some(Box::new(move |zero_is_left_out| match zero_is_left_out {
             None => (range.to_string(), range.parser("")),
@@ -246,7 +217,7 @@ impl<Section: 'static, Value: Number> Setting<Section, Value> {
     /// One of two numbers.
     pub(super) fn either(mut self, one: Value, other: Value) -> Self {
         let text = format!("{one} or {other}");
-        self.range = Some(text.clone());
+        self.declared.range = Some(text.clone());
         self.checked(text, move |number| (*number != one && *number != other).then(|| number.to_string()))
     }
 }
@@ -286,7 +257,7 @@ pub struct Declared<Section> {
     examples: &'static [&'static str],
     set_by: Option<&'static str>,
     is_secret: bool,
-    check: Check<Section>,
+    checks: Vec<Check<Section>>,
     typing: Option<Typing<Section>>,
 }
 
@@ -318,7 +289,7 @@ impl<Section: 'static> Declared<Section> {
 
     /// What is wrong with its value: the value, and what it has to be.
     pub(super) fn broken(&self, settings: &Section) -> Option<(String, String)> {
-        (self.check)(settings)
+        self.checks.iter().find_map(|check| check(settings))
     }
 
     /// The same as a part of a larger whole.
@@ -327,7 +298,7 @@ impl<Section: 'static> Declared<Section> {
         section: &str,
         (part, place): Places<Whole, Section>,
     ) -> Declared<Whole> {
-        let Declared { key, range, examples, set_by, is_secret, check, typing } = self;
+        let Declared { key, range, examples, set_by, is_secret, checks, typing } = self;
         let typing = typing.map(|Typing { flag, argument, variable, take, words }| Typing {
             flag,
             argument,
@@ -335,8 +306,9 @@ impl<Section: 'static> Declared<Section> {
             take: Box::new(move |matches, whole: &mut Whole| take(matches, place(whole))),
             words: Box::new(move |whole: &Whole| words(part(whole))),
         });
-        let check = Box::new(move |whole: &Whole| check(part(whole)));
-        Declared { key: format!("{section}.{key}"), range, examples, set_by, is_secret, check, typing }
+        let of_whole = |check: Check<Section>| -> Check<Whole> { Box::new(move |whole| check(part(whole))) };
+        let checks = checks.into_iter().map(of_whole).collect();
+        Declared { key: format!("{section}.{key}"), range, examples, set_by, is_secret, checks, typing }
     }
 
     /// Whether a command takes its option.
