@@ -61,28 +61,15 @@ impl Child {
         hosts: Option<&Hosts>,
         lines: mpsc::Sender<Line>,
     ) -> anyhow::Result<Child> {
-        let unwritable = |path: &Path, error: std::io::Error| {
-            Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display()))
-                .hint(format!("{}, or choose another folder with --directory", to_write(&error)))
-        };
-        std::fs::create_dir_all(directory).map_err(|error| unwritable(directory, error))?;
-        let log = log_path(directory);
-        std::fs::create_dir_all(log.parent().unwrap_or(directory)).map_err(|error| unwritable(&log, error))?;
-        let log_file = File::create(&log).map_err(|error| unwritable(&log, error))?;
+        std::fs::create_dir_all(directory).map_err(|error| unwritable(directory, &error))?;
+        let (mut command, log) = own_program(directory)?;
         let text = format!("{SETTINGS}{settings}");
         let settings = directory.join("node.toml");
-        std::fs::write(&settings, text).map_err(|error| unwritable(&settings, error))?;
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let mut command = Command::new(program);
-        without_settings(&mut command);
+        std::fs::write(&settings, text).map_err(|error| unwritable(&settings, &error))?;
         command.args(arguments).arg("--node").arg(&settings);
         if !helpers.is_empty() {
             command.env("MURMUR_HELPER", helpers);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file).kill_on_drop(true);
-        // A group of its own: Ctrl-C reaches this process alone, which then stops its daemons in order.
-        #[cfg(unix)]
-        command.process_group(0);
         if let Some(hosts) = hosts {
             hosts.place(number, &mut command);
         }
@@ -150,13 +137,31 @@ impl Child {
     }
 }
 
-/// Settings meant for a daemon of the user's own must not reach all of these: what holds for all is typed. What they log is no such
-/// setting.
-pub(super) fn without_settings(command: &mut Command) {
+fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display()))
+        .hint(format!("{}, or choose another folder with --directory", to_write(error)))
+}
+
+/// This program, to be run with pipes to and from this process and the log of a data directory, and that log.
+///
+/// # Errors
+/// When the log cannot be written.
+pub(super) fn own_program(directory: &Path) -> anyhow::Result<(Command, PathBuf)> {
+    let log = log_path(directory);
+    std::fs::create_dir_all(log.parent().unwrap_or(directory)).map_err(|error| unwritable(&log, &error))?;
+    let log_file = File::create(&log).map_err(|error| unwritable(&log, &error))?;
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program's own file")?);
+    // Settings meant for a daemon of the user's own must not reach all of these: what holds for all is typed. What they log is no
+    // such setting.
     let is_setting = |name: &str| name.starts_with("MURMUR_") && name != "MURMUR_LOG";
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
     }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file).kill_on_drop(true);
+    // A group of its own: Ctrl-C reaches this process alone, which then stops its daemons in order.
+    #[cfg(unix)]
+    command.process_group(0);
+    Ok((command, log))
 }
 
 async fn read_lines(child: usize, stdout: ChildStdout, lines: mpsc::Sender<Line>) {

@@ -1,8 +1,6 @@
 //! A helper of a local team: `murmur lend` as a process of this machine, for the first daemon, which is the team's captain.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,11 +11,10 @@ use murmur_training::ops::Kernels;
 use murmur_training::team::captain_needs;
 use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{ChildStdin, Command};
+use tokio::process::ChildStdin;
 
-use super::child::without_settings;
-use crate::failure::{ExitCode, Failure, to_write};
-use crate::process::background::log_path;
+use super::child::own_program;
+use crate::failure::{ExitCode, Failure};
 
 /// A helper measures itself and listens within this.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,20 +38,9 @@ impl Lender {
     /// # Errors
     /// When its folder or the system refuses.
     pub(super) fn start(directory: &Path, threads: usize) -> anyhow::Result<Lender> {
-        let log = log_path(directory);
-        let unwritable = |error: std::io::Error| {
-            Failure::new(ExitCode::Files, format!("cannot write {}: {error}", log.display()))
-                .hint(format!("{}, or choose another folder with --directory", to_write(&error)))
-        };
-        std::fs::create_dir_all(log.parent().unwrap_or(directory)).map_err(unwritable)?;
-        let log_file = File::create(&log).map_err(unwritable)?;
-        let mut command = Command::new(std::env::current_exe().context("cannot find this program's own file")?);
-        without_settings(&mut command);
+        let (mut command, log) = own_program(directory)?;
         command.args(["lend", "--format", "json", "--until-stdin-closes", "--listen", "/ip4/127.0.0.1/tcp/0"]);
         command.args(["--threads", &threads.to_string(), "--data-dir"]).arg(directory);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file).kill_on_drop(true);
-        #[cfg(unix)]
-        command.process_group(0);
         let mut process = command.spawn().context("cannot start a helper")?;
         let stdin = process.stdin.take();
         Ok(Lender { line: String::new(), log, process, stdin })
