@@ -6,7 +6,6 @@
 //! test that asked for it ends without having tested.
 
 mod lan;
-mod leftovers;
 mod router;
 mod tools;
 

@@ -1,12 +1,12 @@
 //! Hosts of their own for daemons of one machine: each a network namespace of Linux with one link to a bridge, whose rates
 //! `tc tbf` shapes. It takes root and iproute2.
 //!
-//! The namespaces have no names. What holds them are descriptors of this process and the processes in them, so the kernel
-//! removes all of it, links and bridge too, once both are gone, however they end.
+//! They have no names, so links and bridges go with this process and those in them, however these end.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
+
+use crate::process::namespace::Namespace;
 
 /// What addresses of hosts begin with.
 const PREFIX: &str = "10.77.0.";
@@ -55,8 +55,8 @@ pub(crate) enum NoHosts {
 #[derive(Debug)]
 pub(crate) struct Hosts {
     /// The namespace of both bridges, `near` and `far`, and of the other ends of all links.
-    bridges: File,
-    hosts: Vec<File>,
+    bridges: Namespace,
+    hosts: Vec<Namespace>,
 }
 
 impl Hosts {
@@ -65,15 +65,15 @@ impl Hosts {
     /// # Errors
     /// What this machine lacks; then nothing is left of it.
     pub(crate) fn new(count: usize, rates: Rates) -> Result<Hosts, NoHosts> {
-        let namespaces = || (0..count).map(|_| namespace::new()).collect::<io::Result<Vec<File>>>();
+        let namespaces = || (0..count).map(|_| Namespace::new()).collect::<io::Result<Vec<Namespace>>>();
         let hosts = namespaces().map_err(NoHosts::Namespace)?;
-        let made = Hosts { bridges: namespace::new().map_err(NoHosts::Namespace)?, hosts };
+        let made = Hosts { bridges: Namespace::new().map_err(NoHosts::Namespace)?, hosts };
         let mut links = "link set lo up\n".to_owned();
         for bridge in ["near", "far"] {
             links += &format!("link add {bridge} type bridge\nlink set {bridge} up\n");
         }
         for (number, host) in made.hosts.iter().enumerate() {
-            let place = namespace::path(host);
+            let place = host.path();
             links += &format!("link add port{number} type veth peer name eth0 netns {place}\n");
             links += &format!("link set port{number} master near up\n");
         }
@@ -99,7 +99,7 @@ impl Hosts {
     /// # Panics
     /// When there is no such host.
     pub(super) fn place(&self, number: usize, command: &mut tokio::process::Command) {
-        namespace::place(command.as_std_mut(), &self.hosts[number]);
+        self.hosts[number].place(command.as_std_mut());
     }
 
     /// Cuts the network in two: the `far` hosts reach each other and nobody else, and so do all others. Links stay up, as
@@ -123,11 +123,11 @@ fn shaped(rate: f64) -> String {
 }
 
 /// Has `ip` or `tc` do these lines in a namespace.
-fn run(program: &'static str, namespace: &File, lines: &str) -> Result<(), NoHosts> {
+fn run(program: &'static str, namespace: &Namespace, lines: &str) -> Result<(), NoHosts> {
     let missing = |error| NoHosts::Missing(program, error);
     let mut command = Command::new(program);
     command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    namespace::place(&mut command, namespace);
+    namespace.place(&mut command);
     let mut process = command.spawn().map_err(missing)?;
     if let Some(mut input) = process.stdin.take() {
         // Where it ends before all is read it says why.
@@ -139,68 +139,6 @@ fn run(program: &'static str, namespace: &File, lines: &str) -> Result<(), NoHos
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(NoHosts::Refused(program, said.lines().next().unwrap_or("it gives no reason").to_owned()))
-}
-
-#[cfg(target_os = "linux")]
-mod namespace {
-    use std::fs::File;
-    use std::io;
-    use std::os::fd::{AsFd, AsRawFd};
-    use std::os::unix::process::CommandExt;
-    use std::process::Command;
-
-    use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
-
-    /// A network namespace without links, for as long as the file is open or a process is in it.
-    pub(super) fn new() -> io::Result<File> {
-        let make = || {
-            // SAFETY: no descriptor and no memory is unshared, only the network of this thread, which ends below.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
-            File::open("/proc/thread-self/ns/net")
-        };
-        let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(make)?;
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it has panicked")))
-    }
-
-    /// How other processes name it.
-    pub(super) fn path(namespace: &File) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd())
-    }
-
-    /// This thread is in it from now on.
-    #[cfg(test)]
-    pub(super) fn enter(namespace: &File) -> io::Result<()> {
-        Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
-    }
-
-    /// Has a command run in it.
-    pub(super) fn place(command: &mut Command, namespace: &File) {
-        let descriptor = namespace.as_raw_fd();
-        let enter = move || {
-            // SAFETY: the child has all descriptors of its parent, which holds this one for longer than it takes to start.
-            let namespace = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
-            Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
-        };
-        // SAFETY: between fork and exec it is one system call, which takes no lock and no memory.
-        unsafe { command.pre_exec(enter) };
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-mod namespace {
-    use std::fs::File;
-    use std::io;
-    use std::process::Command;
-
-    pub(super) fn new() -> io::Result<File> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    pub(super) fn path(_namespace: &File) -> String {
-        String::new()
-    }
-
-    pub(super) fn place(_command: &mut Command, _namespace: &File) {}
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -223,7 +161,7 @@ mod tests {
     /// Does something on a host: sockets that are made there stay there.
     fn on<Done: Send>(hosts: &Hosts, number: usize, work: impl FnOnce() -> Done + Send) -> Done {
         let enter_and_work = || {
-            namespace::enter(&hosts.hosts[number]).expect("it was made");
+            hosts.hosts[number].enter().expect("it was made");
             work()
         };
         std::thread::scope(|scope| scope.spawn(enter_and_work).join().expect("no panic"))

@@ -1,10 +1,12 @@
 //! A network of a few hosts around one bridge.
 
 use std::process::Command;
+use std::sync::Arc;
 
-use super::leftovers;
+use murmur::process::namespace::Namespace;
+
 use super::router::{self, PortForwarding};
-use super::tools::{call, missing, must, say_skipped};
+use super::tools::{call, missing, must, namespace, say_skipped};
 use crate::turn::{self, Turn};
 
 /// More daemons than this starve each other on two cores.
@@ -33,9 +35,10 @@ impl Family {
     }
 }
 
-/// Hosts on a bridge. Dropping it removes everything, after a panic as well.
+/// Hosts on a bridge. Everything goes with it, after a panic as well.
 pub struct Lan {
-    name: String,
+    /// The namespace of both bridges, `near` and `far`.
+    bridges: Arc<Namespace>,
     family: Family,
     hosts: Vec<Host>,
     _turn: Option<Turn>,
@@ -44,11 +47,11 @@ pub struct Lan {
 /// One host: a namespace with loopback and one link, `eth0`.
 #[derive(Debug)]
 pub struct Host {
-    namespace: String,
+    namespace: Namespace,
     /// The other end of its link, in the namespace of the bridge.
     port: String,
     /// Where that end is: the bridge's namespace, or that of a router.
-    port_namespace: String,
+    port_namespace: Arc<Namespace>,
     address: String,
     family: Family,
 }
@@ -73,15 +76,16 @@ impl Lan {
 
     fn at(turn: Option<Turn>, family: Family, hosts: usize) -> Option<Lan> {
         assert!((1..=HOSTS_MAX).contains(&hosts), "{hosts} hosts");
-        leftovers::remove_those_of_the_dead();
-        let name = leftovers::fresh_name();
-        if let Some(reason) = missing(&format!("{name}-probe")) {
+        if let Some(reason) = missing() {
             say_skipped(&format!("no network namespaces here (root and iproute2 are needed): {reason}"));
             return None;
         }
-        // From here on the value removes what was made, whatever panics.
-        let mut lan = Lan { name, family, hosts: Vec::new(), _turn: turn };
-        lan.make_bridges();
+        let bridges = Arc::new(namespace());
+        for bridge in ["near", "far"] {
+            must(&bridges, "ip", &format!("link add {bridge} type bridge"));
+            must(&bridges, "ip", &format!("link set {bridge} up"));
+        }
+        let mut lan = Lan { bridges, family, hosts: Vec::new(), _turn: turn };
         for number in 0..hosts {
             lan.add_host(number);
         }
@@ -107,8 +111,8 @@ impl Lan {
         for (number, host) in self.hosts.iter().enumerate() {
             let bridge = if far.contains(&number) { "far" } else { "near" };
             // What is behind a router goes where its router goes.
-            if host.port_namespace == self.bridges() {
-                must("ip", &format!("-n {} link set {} master {bridge}", self.bridges(), host.port));
+            if !self.is_behind_router(host) {
+                must(&self.bridges, "ip", &format!("link set {} master {bridge}", host.port));
             }
         }
     }
@@ -124,7 +128,7 @@ impl Lan {
     /// When there is no such host.
     pub fn unplug(&self, number: usize) {
         let host = &self.hosts[number];
-        must("ip", &format!("-n {} link set {} down", host.port_namespace, host.port));
+        must(&host.port_namespace, "ip", &format!("link set {} down", host.port));
     }
 
     /// Takes back what [`unplug`](Lan::unplug) has done.
@@ -133,7 +137,7 @@ impl Lan {
     /// When there is no such host.
     pub fn plug_in(&self, number: usize) {
         let host = &self.hosts[number];
-        must("ip", &format!("-n {} link set {} up", host.port_namespace, host.port));
+        must(&host.port_namespace, "ip", &format!("link set {} up", host.port));
     }
 
     /// Puts one more host behind a router that translates addresses: it reaches everybody, nobody reaches it unless it
@@ -144,29 +148,27 @@ impl Lan {
     pub fn add_host_behind_router(&mut self) -> Option<usize> {
         let number = self.hosts.len();
         assert!(number < HOSTS_MAX && self.family != Family::V6);
-        let router = format!("{}-router{number}", self.name);
-        self.add_namespace(&router);
+        let router = namespace();
         let outside = format!("{}/24", self.outside(number));
-        must("ip", &format!("-n {router} link add eth0 type veth peer name port{number} netns {}", self.bridges()));
-        must("ip", &format!("-n {} link set port{number} master near up", self.bridges()));
-        must("ip", &format!("-n {router} addr add {outside} dev eth0"));
-        must("ip", &format!("-n {router} link set eth0 up"));
+        must(&router, "ip", &format!("link add eth0 type veth peer name port{number} netns {}", self.bridges.path()));
+        must(&self.bridges, "ip", &format!("link set port{number} master near up"));
+        must(&router, "ip", &format!("addr add {outside} dev eth0"));
+        must(&router, "ip", "link set eth0 up");
         if let Err(reason) = router::translate(&router) {
             say_skipped(&format!("no address translation here (nft and its kernel modules are needed): {reason}"));
             return None;
         }
-        let namespace = format!("{}-host{number}", self.name);
-        self.add_namespace(&namespace);
-        must("ip", &format!("-n {namespace} link add eth0 type veth peer name inside netns {router}"));
-        must("ip", &format!("-n {router} addr add 192.168.{number}.1/24 dev inside"));
-        must("ip", &format!("-n {router} link set inside up"));
-        must("ip", &format!("-n {namespace} addr add 192.168.{number}.2/24 dev eth0"));
-        must("ip", &format!("-n {namespace} link set eth0 up"));
-        must("ip", &format!("-n {namespace} route add default via 192.168.{number}.1"));
+        let namespace = namespace();
+        must(&namespace, "ip", &format!("link add eth0 type veth peer name inside netns {}", router.path()));
+        must(&router, "ip", &format!("addr add 192.168.{number}.1/24 dev inside"));
+        must(&router, "ip", "link set inside up");
+        must(&namespace, "ip", &format!("addr add 192.168.{number}.2/24 dev eth0"));
+        must(&namespace, "ip", "link set eth0 up");
+        must(&namespace, "ip", &format!("route add default via 192.168.{number}.1"));
         self.hosts.push(Host {
             namespace,
             port: "inside".to_owned(),
-            port_namespace: router,
+            port_namespace: Arc::new(router),
             address: format!("192.168.{number}.2"),
             family: Family::V4,
         });
@@ -179,7 +181,7 @@ impl Lan {
     /// When there is no such host, or no router before it.
     pub fn forward_ports(&self, number: usize) -> PortForwarding {
         let host = &self.hosts[number];
-        assert_ne!(host.port_namespace, self.bridges(), "host {number} is behind no router");
+        assert!(self.is_behind_router(host), "host {number} is behind no router");
         let outside = self.outside(number);
         PortForwarding::start(&host.port_namespace, &format!("192.168.{number}.1"), &outside)
     }
@@ -207,21 +209,10 @@ impl Lan {
         format!("{}{}", self.family.prefix(), number + 101)
     }
 
-    fn make_bridges(&self) {
-        self.add_namespace(&self.bridges());
-        for bridge in ["near", "far"] {
-            must("ip", &format!("-n {} link add {bridge} type bridge", self.bridges()));
-            must("ip", &format!("-n {} link set {bridge} up", self.bridges()));
-        }
-    }
-
     fn add_host(&mut self, number: usize) {
-        let namespace = format!("{}-host{number}", self.name);
-        let bridges = self.bridges();
-        let port = format!("port{number}");
-        self.add_namespace(&namespace);
-        must("ip", &format!("-n {namespace} link add eth0 type veth peer name {port} netns {bridges}"));
-        must("ip", &format!("-n {bridges} link set {port} master near up"));
+        let (namespace, bridges, port) = (namespace(), self.bridges.clone(), format!("port{number}"));
+        must(&namespace, "ip", &format!("link add eth0 type veth peer name {port} netns {}", bridges.path()));
+        must(&bridges, "ip", &format!("link set {port} master near up"));
         let address = format!("{}{}", self.family.prefix(), number + 1);
         let length = match self.family {
             Family::V4 | Family::Public => "24",
@@ -230,24 +221,13 @@ impl Lan {
         };
         // The length and its options go behind the address.
         let (length, options) = length.split_once(' ').unwrap_or((length, ""));
-        must("ip", &format!("-n {namespace} addr add {address}/{length} dev eth0 {options}"));
-        must("ip", &format!("-n {namespace} link set eth0 up"));
+        must(&namespace, "ip", &format!("addr add {address}/{length} dev eth0 {options}"));
+        must(&namespace, "ip", "link set eth0 up");
         self.hosts.push(Host { namespace, port, port_namespace: bridges, address, family: self.family });
     }
 
-    fn add_namespace(&self, name: &str) {
-        must("ip", &format!("netns add {name}"));
-        must("ip", &format!("-n {name} link set lo up"));
-    }
-
-    fn bridges(&self) -> String {
-        format!("{}-bridges", self.name)
-    }
-}
-
-impl Drop for Lan {
-    fn drop(&mut self) {
-        leftovers::remove(&self.name);
+    fn is_behind_router(&self, host: &Host) -> bool {
+        !Arc::ptr_eq(&host.port_namespace, &self.bridges)
     }
 }
 
@@ -267,8 +247,8 @@ impl Host {
 
     /// A command that runs `program` on this host. Its process id is that of the program.
     pub fn command(&self, program: &str) -> Command {
-        let mut command = crate::murmur("ip");
-        command.args(["netns", "exec", &self.namespace, program]);
+        let mut command = crate::murmur(program);
+        self.namespace.place(&mut command);
         command
     }
 
@@ -302,17 +282,22 @@ impl Host {
         let burst = (u64::from(kilobits) * 1000 / 8 / 100).max(least);
         // A queue shorter than some packets would lose most of them.
         let latency = (100_000 / kilobits.max(1)).max(100);
-        for (namespace, device) in [(&self.namespace, "eth0"), (&self.port_namespace, self.port.as_str())] {
+        for (namespace, device) in self.ends() {
             let shape = format!("tbf rate {kilobits}kbit burst {burst} latency {latency}ms");
-            must("tc", &format!("-n {namespace} qdisc replace dev {device} root {shape}"));
+            must(namespace, "tc", &format!("qdisc replace dev {device} root {shape}"));
         }
     }
 
     /// Takes the limit away.
     pub fn unlimit(&self) {
-        for (namespace, device) in [(&self.namespace, "eth0"), (&self.port_namespace, self.port.as_str())] {
-            let _ = call("tc", &format!("-n {namespace} qdisc del dev {device} root"));
+        for (namespace, device) in self.ends() {
+            let _ = call(namespace, "tc", &format!("qdisc del dev {device} root"));
         }
+    }
+
+    /// Both ends of its link.
+    fn ends(&self) -> [(&Namespace, &str); 2] {
+        [(&self.namespace, "eth0"), (&self.port_namespace, &self.port)]
     }
 
     /// Bytes that its link has carried, as (received, sent), headers included.
@@ -320,7 +305,7 @@ impl Host {
     /// # Panics
     /// When the link is gone.
     pub fn link_bytes(&self) -> (u64, u64) {
-        let text = must("ip", &format!("-n {} -j -s link show eth0", self.namespace));
+        let text = must(&self.namespace, "ip", "-j -s link show eth0");
         let links: serde_json::Value = serde_json::from_str(&text).expect("ip prints JSON");
         let of = |direction| links[0]["stats64"][direction]["bytes"].as_u64().expect("a count");
         (of("rx"), of("tx"))
@@ -329,6 +314,9 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn reaches(from: &Host, to: &Host) -> bool {
@@ -357,16 +345,31 @@ mod tests {
         assert!(!reaches(lan.host(0), lan.host(hidden)));
     }
 
+    /// Whether a process of this machine is in a namespace or has it open.
+    fn is_held(namespace: &Path) -> bool {
+        let entries =
+            |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries("/proc".into()).any(|process| {
+            let is_it = |path: PathBuf| std::fs::read_link(path).is_ok_and(|link| link == namespace);
+            is_it(process.join("ns/net")) || entries(process.join("fd")).any(is_it)
+        })
+    }
+
     #[test]
     fn nothing_is_left_behind_after_a_panic() {
         let Some(lan) = Lan::new(Family::V6, 2) else { return };
-        let name = lan.name.clone();
-        assert!(reaches(lan.host(0), lan.host(1)));
+        let namespaces = [&*lan.bridges, &lan.host(0).namespace].map(|namespace| std::fs::read_link(namespace.path()));
+        let namespaces = namespaces.map(|link| link.expect("it is there"));
+        assert!(is_held(&namespaces[0]) && is_held(&namespaces[1]) && reaches(lan.host(0), lan.host(1)));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
             let _lan = lan;
             panic!("as a failing test does");
         }));
         assert!(panicked.is_err());
-        assert!(!leftovers::listed().iter().any(|namespace| namespace.starts_with(&name)));
+        // What another test starts has all descriptors of this process for a moment.
+        let begin = Instant::now();
+        while namespaces.iter().any(|namespace| is_held(namespace)) {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{namespaces:?}");
+        }
     }
 }

@@ -3,18 +3,20 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use super::tools::call_inside;
+use murmur::process::namespace::Namespace;
 
-/// Turns namespace `router` into one: what comes from its link `inside` leaves by `eth0` with the router's own address.
+use super::tools::call;
+
+/// Turns a namespace into one: what comes from its link `inside` leaves by `eth0` with the router's own address.
 ///
 /// # Errors
 /// What the kernel or `nft` lacks.
-pub(super) fn translate(router: &str) -> Result<(), String> {
+pub(super) fn translate(router: &Namespace) -> Result<(), String> {
     // Through the file: sysctl is not on every machine.
-    let forward = ["netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"];
-    let done = Command::new("ip").args(forward).status().map_err(|error| format!("ip cannot be run: {error}"))?;
-    if !done.success() {
-        return Err(format!("forwarding cannot be turned on in {router}"));
+    let mut forward = Command::new("sh");
+    router.place(forward.args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]));
+    if !forward.status().is_ok_and(|done| done.success()) {
+        return Err("forwarding cannot be turned on".to_owned());
     }
     let rules = [
         "add table ip home",
@@ -28,23 +30,23 @@ pub(super) fn translate(router: &str) -> Result<(), String> {
         "add rule ip home passing iifname inside accept",
         "add rule ip home passing ct state established,related accept",
     ];
-    rules.iter().try_for_each(|rule| call_inside(router, "nft", rule).map(drop))
+    rules.iter().try_for_each(|rule| call(router, "nft", rule).map(drop))
 }
 
-/// Lets nothing pass from behind namespace `router` to `elsewhere`.
-pub(super) fn bar(router: &str, elsewhere: &str) {
+/// Lets nothing pass from behind a router to `elsewhere`.
+pub(super) fn bar(router: &Namespace, elsewhere: &str) {
     let rules = [
         "add chain ip home barred { type filter hook forward priority -1 ; }".to_owned(),
         format!("add rule ip home barred ip daddr {elsewhere} drop"),
     ];
     for rule in &rules {
-        call_inside(router, "nft", rule).expect("nft has made rules before");
+        call(router, "nft", rule).expect("nft has made rules before");
     }
 }
 
 /// Takes back what [`bar`] has done.
-pub(super) fn unbar(router: &str) {
-    call_inside(router, "nft", "flush chain ip home barred").expect("nft has made rules before");
+pub(super) fn unbar(router: &Namespace) {
+    call(router, "nft", "flush chain ip home barred").expect("nft has made rules before");
 }
 
 /// The router's UPnP service. It ends with the value.
@@ -55,18 +57,15 @@ pub struct PortForwarding {
 }
 
 impl PortForwarding {
-    pub(super) fn start(router: &str, inside: &str, outside: &str) -> PortForwarding {
+    pub(super) fn start(router: &Namespace, inside: &str, outside: &str) -> PortForwarding {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/upnp_router.py");
-        let mut process = Command::new("ip")
-            .args(["netns", "exec", router, "python3", script, inside, outside])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("ip is there");
+        let mut command = Command::new("python3");
+        router.place(command.args([script, inside, outside]).stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut process = command.spawn().expect("python3 is there");
         let mut line = String::new();
         let answers = process.stdout.take().expect("a pipe");
         BufReader::new(answers).read_line(&mut line).expect("a line");
-        assert_eq!(line, "ready\n", "the service of {router}");
+        assert_eq!(line, "ready\n", "the router's service");
         PortForwarding { process, outside: outside.to_owned() }
     }
 }

@@ -3,16 +3,16 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Runs a program of the system to its end.
+use murmur::process::namespace::Namespace;
+
+/// Runs a program of the system to its end, in a namespace.
 ///
 /// # Errors
 /// What it wrote to standard error, with its command line.
-pub(super) fn call(program: &str, arguments: &str) -> Result<String, String> {
-    let output = Command::new(program)
-        .args(arguments.split_whitespace())
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{program} cannot be run: {error}"))?;
+pub(super) fn call(namespace: &Namespace, program: &str, arguments: &str) -> Result<String, String> {
+    let mut command = Command::new(program);
+    namespace.place(command.args(arguments.split_whitespace()).stdin(Stdio::null()));
+    let output = command.output().map_err(|error| format!("{program} cannot be run: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -23,16 +23,18 @@ pub(super) fn call(program: &str, arguments: &str) -> Result<String, String> {
 ///
 /// # Panics
 /// When it does.
-pub(super) fn must(program: &str, arguments: &str) -> String {
-    call(program, arguments).unwrap_or_else(|error| panic!("{error}"))
+pub(super) fn must(namespace: &Namespace, program: &str, arguments: &str) -> String {
+    call(namespace, program, arguments).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs a program inside a namespace.
+/// A namespace with loopback.
 ///
-/// # Errors
-/// As [`call`].
-pub(super) fn call_inside(namespace: &str, program: &str, arguments: &str) -> Result<String, String> {
-    call("ip", &format!("netns exec {namespace} {program} {arguments}"))
+/// # Panics
+/// As [`must`].
+pub(super) fn namespace() -> Namespace {
+    let namespace = Namespace::new().expect("one could be made before");
+    must(&namespace, "ip", "link set lo up");
+    namespace
 }
 
 /// Says, past the test harness that keeps what passing tests print, that something was not tested.
@@ -40,19 +42,14 @@ pub(super) fn say_skipped(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
-/// Why namespaces cannot be had here; nothing where they can.
-///
-/// Each tool and each right is tried, in a namespace called `probe` that is removed again.
-pub(super) fn missing(probe: &str) -> Option<String> {
+/// Why namespaces cannot be had here; nothing where they can. Each tool and each right is tried.
+pub(super) fn missing() -> Option<String> {
     let attempt = || -> Result<(), String> {
-        call("ip", &format!("netns add {probe}"))?;
-        call("ip", &format!("-n {probe} link add eth0 type veth peer name port0"))?;
-        call("ip", &format!("-n {probe} link add near type bridge"))?;
-        call("ip", &format!("-n {probe} link set eth0 up"))?;
-        call("tc", &format!("-n {probe} qdisc add dev eth0 root tbf rate 1mbit burst 32kb latency 50ms"))?;
-        call_inside(probe, "true", "").map(drop)
+        let probe = Namespace::new().map_err(|error| error.to_string())?;
+        call(&probe, "ip", "link add eth0 type veth peer name port0")?;
+        call(&probe, "ip", "link add near type bridge")?;
+        call(&probe, "ip", "link set eth0 up")?;
+        call(&probe, "tc", "qdisc add dev eth0 root tbf rate 1mbit burst 32kb latency 50ms").map(drop)
     };
-    let result = attempt();
-    let _ = call("ip", &format!("netns del {probe}"));
-    result.err()
+    attempt().err()
 }
