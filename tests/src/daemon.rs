@@ -1,6 +1,6 @@
 //! One daemon under test.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -32,6 +32,17 @@ pub struct Finished {
     pub report: Option<NodeReport>,
     /// Everything on its standard error.
     pub errors: String,
+}
+
+impl Finished {
+    /// The same of a daemon that left in order.
+    ///
+    /// # Panics
+    /// When it did not, with its errors.
+    pub fn in_order(self) -> Finished {
+        assert!(self.status.success(), "{}", self.errors);
+        self
+    }
 }
 
 /// What it has said so far. Shared by the thread that reads and the test that waits.
@@ -85,24 +96,8 @@ impl Daemon {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("the program starts");
         let heard = Arc::new((Mutex::new(Heard::default()), Condvar::new()));
-        let stdout = process.stdout.take().expect("a pipe");
-        let stderr = process.stderr.take().expect("a pipe");
-        let for_lines = heard.clone();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if let Ok(object) = serde_json::from_str::<Value>(&line) {
-                    take_in(&for_lines, |heard| heard.take_in(object));
-                }
-            }
-            take_in(&for_lines, |heard| heard.ended_outputs += 1);
-        });
-        let for_errors = heard.clone();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                take_in(&for_errors, |heard| heard.errors += &format!("{line}\n"));
-            }
-            take_in(&for_errors, |heard| heard.ended_outputs += 1);
-        });
+        read(process.stdout.take().expect("a pipe"), heard.clone(), Heard::take_in);
+        read(process.stderr.take().expect("a pipe"), heard.clone(), |heard, line| heard.errors += &format!("{line}\n"));
         let directory = directory.to_owned();
         Daemon { stdin: process.stdin.take(), process, patience: PATIENCE, heard, directory }
     }
@@ -270,7 +265,9 @@ impl Heard {
         self.ended_outputs == 2
     }
 
-    fn take_in(&mut self, mut object: Value) {
+    /// A line of its standard output.
+    fn take_in(&mut self, line: &str) {
+        let Ok(mut object) = serde_json::from_str::<Value>(line) else { return };
         let parse = |value: Value| serde_json::from_value(value).expect("a report has the form of a report");
         if let Some(report) = object.get_mut("status").map(Value::take) {
             self.report = Some(parse(report));
@@ -282,6 +279,16 @@ impl Heard {
             self.ready = Some(ready);
         }
     }
+}
+
+/// Reads one of its outputs to the end.
+fn read(output: impl Read + Send + 'static, heard: Arc<(Mutex<Heard>, Condvar)>, take: fn(&mut Heard, &str)) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            take_in(&heard, |heard| take(heard, &line));
+        }
+        take_in(&heard, |heard| heard.ended_outputs += 1);
+    });
 }
 
 fn take_in(heard: &(Mutex<Heard>, Condvar), change: impl FnOnce(&mut Heard)) {

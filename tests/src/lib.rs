@@ -22,10 +22,10 @@ pub use lender::Helper;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The most that a command which ends by itself takes, on two busy cores.
-const COMMAND_MAX: Duration = Duration::from_secs(180);
+/// The most that a command which ends by itself takes, or a condition, on two busy cores.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Two and a half million parameters: a state of 10 MB in three parts, which takes 4 s over 20 Mbit/s. Little work a step.
 pub const LARGE_RUN: &str = "\
@@ -129,13 +129,22 @@ pub fn end_of(process: Child) -> Output {
     let id = process.id().to_string();
     let (ended, end) = mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
-        let is_late = end.recv_timeout(COMMAND_MAX) == Err(RecvTimeoutError::Timeout);
+        let is_late = end.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
         is_late && Command::new("kill").args(["-9", &id]).status().is_ok()
     });
     let output = process.wait_with_output().expect("it was started");
     drop(ended);
     assert!(!watch.join().expect("no panic"), "it does not end: {output:?}");
     output
+}
+
+/// The standard output of a command that succeeded.
+///
+/// # Panics
+/// When it did not, with what it has written.
+pub fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Does the same for each of these at once: for cases that wait most of the time.
@@ -149,6 +158,34 @@ pub fn at_once<Case: Send>(cases: impl IntoIterator<Item = Case>, check: impl Fn
             scope.spawn(move || check(case));
         }
     });
+}
+
+/// Waits until this holds.
+///
+/// # Panics
+/// When it does not within three minutes.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A folder that goes with the test.
+///
+/// # Panics
+/// When none can be made.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+/// A path as an argument of a command line.
+///
+/// # Panics
+/// When it is no UTF-8.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
 }
 
 /// Writes a run file into `directory`.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often the terminal is looked at. The view is drawn four times a second.
-pub const LOOK_PERIOD: Duration = Duration::from_millis(40);
+const LOOK_PERIOD: Duration = Duration::from_millis(40);
 
 /// A tmux server of its own, ended with the test.
 pub struct Terminal {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use murmur_tests::{Daemon, TINY_RUN, murmur, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, murmur, run, succeeded, text, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
@@ -14,19 +14,14 @@ fn base(folder: &Path, seed: u32) -> PathBuf {
     let place = folder.join(format!("seed-{seed}"));
     std::fs::create_dir(&place).expect("a temporary directory can be written");
     let run_file = write_run(&place, &seeded);
-    let trained = Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "300", "--exit"]).wait_for_end();
-    assert!(trained.status.success(), "{}", trained.errors);
+    Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "300", "--exit"]).wait_for_end().in_order();
     exported(&data, &base, &[]);
     base
 }
 
-fn exported(data: &Path, to: &Path, more: &[&str]) {
-    let output = run(MURMUR, &[&["export", text(data), "--to", text(to)], more].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
+/// Writes a run's model as a folder.
+pub(crate) fn exported(data: &Path, to: &Path, more: &[&str]) {
+    succeeded(&run(MURMUR, &[&["export", text(data), "--to", text(to)], more].concat()));
 }
 
 /// A `join` that must fail: its exit code and message.
@@ -108,8 +103,7 @@ fn adapters_are_trained_on_the_same_base_by_everybody() {
 
     let joiner = Daemon::spawn(MURMUR, &at("joiner"), &["join", &ticket, "--base", text(&base)]);
     joiner.wait_for("exchanges", |report| report.exchanges_completed > 2);
-    let left = joiner.stop();
-    assert!(left.status.success(), "{}", left.errors);
+    joiner.stop().in_order();
     assert!(founder.stop().status.success());
 
     // Merged, the adapters are a model like any other: it can be a base in turn.

@@ -3,13 +3,10 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use murmur_tests::{Daemon, TINY_RUN, end_of, murmur, output_of, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, end_of, folder, murmur, output_of, run, write_run};
 
 use crate::MURMUR;
-
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary directory")
-}
+use crate::place::Place;
 
 /// Runs a command that must fail: its exit code and its message, with the folder's path as `…`.
 fn failure(folder: &Path, arguments: &[&str]) -> (i32, String) {
@@ -116,8 +113,7 @@ fn a_start_that_failed_leaves_the_directory_to_the_next() {
     assert_eq!(code, 5);
     let run_file = write_run(folder.path(), TINY_RUN);
     let arguments = ["start", run_file.to_str().expect("UTF-8"), "--steps", "3", "--exit"];
-    let ended = Daemon::spawn(MURMUR, &data, &arguments).wait_for_end();
-    assert!(ended.status.success(), "{}", ended.errors);
+    Daemon::spawn(MURMUR, &data, &arguments).wait_for_end().in_order();
     let (code, message) = start_failure(folder.path(), &of_files, &["--data", short.to_str().expect("UTF-8")]);
     assert!(code == 3 && message.contains("belongs to another run"), "{message}");
 }
@@ -251,10 +247,9 @@ fn no_checkpoint_is_said_to_be_none() {
 /// People are told in a line; programs find it in the first object.
 #[test]
 fn what_a_node_will_send_is_told_to_programs_too() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let mut command = murmur(MURMUR);
-    command.arg("start").arg(run_file).arg("--data-dir").arg(folder.path().join("node"));
+    command.arg("start").arg(place.run_file()).arg("--data-dir").arg(place.at("node"));
     command.args(["--steps", "20", "--exit", "--format", "json", "--status-address", "off"]);
     command.args(["--listen", "/ip4/127.0.0.1/tcp/0"]);
     let output = output_of(&mut command);
@@ -316,16 +311,15 @@ fn a_directory_in_use_is_said_before_anybody_is_asked() {
 
 #[test]
 fn what_is_no_ticket_is_called_by_its_name() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let run_file = run_file.to_str().expect("UTF-8");
-    let (code, message) = failure(folder.path(), &["doctor", run_file]);
+    let place = Place::new(TINY_RUN);
+    let run_file = place.run_file();
+    let (code, message) = failure(place.path(), &["doctor", run_file]);
     assert!(code == 2 && message.contains("is a file, and no ticket"), "{message}");
     assert!(message.contains("hint: a run file goes after --run: murmur doctor --run "), "{message}");
-    let (code, message) = failure(folder.path(), &["join", "/ip4/192.0.2.7/tcp/4711"]);
+    let (code, message) = failure(place.path(), &["join", "/ip4/192.0.2.7/tcp/4711"]);
     assert!(code == 3 && message.contains("is an address, and no ticket"), "{message}");
     assert!(message.contains("hint: an address goes after --bootstrap"), "{message}");
-    let (code, message) = failure(folder.path(), &["join", "murmurL1half"]);
+    let (code, message) = failure(place.path(), &["join", "murmurL1half"]);
     assert!(code == 3 && message.contains("is the line of a helper") && message.contains("--helper"), "{message}");
 }
 

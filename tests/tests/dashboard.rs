@@ -14,6 +14,7 @@ use murmur_tests::{Daemon, TINY_RUN, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
+use crate::place::Place;
 use shape::Shapes;
 
 /// For each thing that is waited for.
@@ -178,10 +179,9 @@ fn answers_say_what_a_browser_may_do_and_other_names_hear_nothing() {
 
 #[test]
 fn the_ticket_of_a_closed_run_is_told_to_its_owner_alone() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--closed"];
-    let daemon = Daemon::spawn(MURMUR, &folder.path().join("node"), &arguments);
+    let place = Place::new(TINY_RUN);
+    let arguments = ["start", place.run_file(), "--closed"];
+    let daemon = place.spawn("node", &arguments);
     let address = daemon.status_address();
     for headers in ["", "Authorization: Bearer 00\r\n"] {
         let answer = ask(&address, "/api/v1/ticket", headers);
@@ -192,7 +192,7 @@ fn the_ticket_of_a_closed_run_is_told_to_its_owner_alone() {
     let told: Value = serde_json::from_str(&answer.body).expect("JSON");
     assert_eq!(told["closed"], true);
     assert!(told["qr"]["path"].as_str().is_some_and(|path| path.len() > 1000), "{told}");
-    let secret = std::fs::read_to_string(folder.path().join("node/membership.secret")).expect("a secret");
+    let secret = std::fs::read_to_string(place.at("node/membership.secret")).expect("a secret");
     let ticket = told["ticket"].as_str().expect("a ticket");
     let parsed: murmur_protocol::Ticket = ticket.parse().expect("a sound one");
     assert_eq!(parsed.secret.expect("it holds the secret").to_text(), secret.trim());
@@ -202,7 +202,7 @@ fn the_ticket_of_a_closed_run_is_told_to_its_owner_alone() {
     }
     let run = ask(&address, "/api/v1/run", "").body;
     assert!(run.contains("…/node"), "it tells where the checkpoints lie, without the folder: {run}");
-    assert!(!run.contains(folder.path().to_str().expect("UTF-8")), "it names a folder of its owner: {run}");
+    assert!(!run.contains(place.path().to_str().expect("UTF-8")), "it names a folder of its owner: {run}");
 }
 
 #[test]

@@ -5,10 +5,11 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 
-use murmur_tests::{Daemon, TINY_RUN, end_of, murmur, write_run};
+use murmur_tests::{TINY_RUN, end_of, murmur};
 use serde_json::Value;
 
 use crate::MURMUR;
+use crate::place::Place;
 
 /// Runs the doctor on the tiny run, or on a swarm: its exit code and its report.
 fn doctor(folder: &Path, listen: &str, more: &[&str]) -> (i32, Value) {
@@ -40,10 +41,9 @@ fn finding<'a>(report: &'a Value, check: &str) -> &'a Value {
 
 #[test]
 fn a_sound_machine_is_told_what_it_would_cost() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let run_file = run_file.to_str().expect("UTF-8");
-    let (code, report) = doctor(folder.path(), "/ip4/127.0.0.1/tcp/0", &["--run", run_file]);
+    let place = Place::new(TINY_RUN);
+    let run_file = place.run_file();
+    let (code, report) = doctor(place.path(), "/ip4/127.0.0.1/tcp/0", &["--run", run_file]);
     assert_eq!((code, report["verdict"]["fit"].as_bool()), (0, Some(true)), "{report}");
     for check in ["ports", "device", "memory", "speed", "disk"] {
         assert_eq!(finding(&report, check)["health"], "good", "{report}");
@@ -55,11 +55,10 @@ fn a_sound_machine_is_told_what_it_would_cost() {
 
 #[test]
 fn a_taken_port_stands_in_the_way_and_comes_with_its_fix() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let listen = format!("/ip4/127.0.0.1/tcp/{}", taken.local_addr().expect("bound").port());
-    let (code, report) = doctor(folder.path(), &listen, &["--run", run_file.to_str().expect("UTF-8")]);
+    let (code, report) = doctor(place.path(), &listen, &["--run", place.run_file()]);
     assert_eq!(code, 1, "{report}");
     let ports = finding(&report, "ports");
     assert!(
@@ -70,12 +69,11 @@ fn a_taken_port_stands_in_the_way_and_comes_with_its_fix() {
 
 #[test]
 fn a_swarm_is_asked_for_its_members_and_their_speed() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let place = Place::new(TINY_RUN);
+    let founder = place.start("founder", &[]);
     let ticket = founder.ticket();
     // By standard input, where nobody else on this machine can read it.
-    let (code, report) = doctor_told(folder.path(), "/ip4/127.0.0.1/tcp/0", &["-"], &ticket);
+    let (code, report) = doctor_told(place.path(), "/ip4/127.0.0.1/tcp/0", &["-"], &ticket);
     assert_eq!(code, 0, "{report}");
     assert_eq!(finding(&report, "ticket")["health"], "good");
     let clock = finding(&report, "clock");

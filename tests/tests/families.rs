@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use murmur_tests::{Daemon, murmur, output_of, run, write_run};
+use murmur_tests::{Daemon, murmur, output_of, run, text, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
+use crate::base::exported;
 
 const FAMILIES: [&str; 6] = ["llama3", "smollm2", "mistral", "qwen2", "qwen3", "smollm3"];
 
@@ -50,10 +51,6 @@ fn script(arguments: &[&str]) -> Option<Vec<u8>> {
     }
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     Some(output.stdout)
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 /// A base of each family in a folder, with a text to tune it on. `None` where nothing can be made.
@@ -108,11 +105,6 @@ impl Bases {
         let printed = script(&[&["losses", text(&self.text)], &folders[..]].concat());
         serde_json::from_slice(&printed.expect("the library was there a moment ago")).expect("numbers")
     }
-}
-
-fn exported(data: &Path, to: &Path, more: &[&str]) {
-    let output = run(MURMUR, &[&["export", text(data), "--to", text(to)], more].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn assert_same(found: f64, expected: f64, what: &str) {

@@ -3,14 +3,11 @@
 use std::cell::Cell;
 use std::path::Path;
 
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, run, text};
 use serde_json::Value;
 
 use crate::MURMUR;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
+use crate::place::Place;
 
 /// Asks the daemon in a data directory to finish its run: the exit code, and what it says.
 fn finish(directory: &Path, options: &[&str]) -> (i32, String) {
@@ -21,19 +18,17 @@ fn finish(directory: &Path, options: &[&str]) -> (i32, String) {
 
 #[test]
 fn the_founder_finishes_a_run_for_all_members_and_for_who_joins_later() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let at = |name: &str| folder.path().join(name);
-    let endless = TINY_RUN.replace("total_steps = 100000\n", "");
-    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", text(&write_run(folder.path(), &endless))]);
+    let place = Place::new(&TINY_RUN.replace("total_steps = 100000\n", ""));
+    let founder = place.start("founder", &[]);
     let ticket = founder.ticket();
-    let member = Daemon::spawn(MURMUR, &at("member"), &["join", &ticket]);
+    let member = place.spawn("member", &["join", &ticket]);
     let before = member.wait_for("exchanges", |report| report.steps >= 200 && report.exchanges_completed >= 5);
     assert_eq!((before.ends_at, before.is_finishing), (None, false));
 
-    let (code, said) = finish(&at("member"), &[]);
+    let (code, said) = finish(&place.at("member"), &[]);
     assert!(code == 4 && said.contains("only the run's founder can finish it"), "{code}: {said}");
     assert!(said.contains("hint: run `murmur finish` on the machine that founded the run"), "{said}");
-    let (code, said) = finish(&at("founder"), &["--in", "1s"]);
+    let (code, said) = finish(&place.at("founder"), &["--in", "1s"]);
     assert!(code == 0 && said.contains("the swarm's learning rate falls from swarm step"), "{code}: {said}");
 
     let fast = |daemon: &Daemon| daemon.latest().is_some_and(|report| report.tokens_per_second > 0.0);
@@ -44,11 +39,11 @@ fn the_founder_finishes_a_run_for_all_members_and_for_who_joins_later() {
         let speeds = [last.tokens_per_second, last.swarm_tokens_per_second];
         assert!(speeds == [0.0, 0.0] && last.times.mean_tokens_per_second() > 0.0, "nobody trains any more: {last:?}");
     }
-    let (code, said) = finish(&at("founder"), &[]);
+    let (code, said) = finish(&place.at("founder"), &[]);
     assert!(code == 4 && said.contains("the run is complete already"), "{code}: {said}");
 
     // The members stay: one that comes now copies the finished model, and has nothing to train.
-    let late = Daemon::spawn(MURMUR, &at("late"), &["join", &ticket]);
+    let late = place.spawn("late", &["join", &ticket]);
     let joined = late.wait_for("the end of the run", |report| report.phase == "completed");
     assert!(joined.is_finishing && joined.steps <= 5, "{joined:?}");
     assert!(late.stop().status.success());
@@ -56,26 +51,25 @@ fn the_founder_finishes_a_run_for_all_members_and_for_who_joins_later() {
     // A member that was killed knows from its own disk that the run is over, and says so, with what the model scores.
     member.kill();
     assert!(founder.stop().status.success());
-    let output = run(MURMUR, &["start", "--exit", "--data-dir", text(&at("member"))]);
+    let output = run(MURMUR, &["start", "--exit", "--data-dir", text(&place.at("member"))]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("this run is finished: own "), "{said}");
     assert!(said.contains("score       validation loss ") && said.contains("murmur sample "), "{said}");
     assert!(output.stdout.is_empty(), "no ticket of a node that does not stay: {:?}", output.stdout);
-    let output = run(MURMUR, &["start", "--exit", "--hours", "1", "--data-dir", text(&at("founder"))]);
+    let output = run(MURMUR, &["start", "--exit", "--hours", "1", "--data-dir", text(&place.at("founder"))]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("warning: --hours changes nothing: this run is finished"), "{said}");
-    let stays = Daemon::spawn(MURMUR, &at("member"), &["start"]);
+    let stays = place.spawn("member", &["start"]);
     stays.wait_for("it answers as a member", |report| report.phase == "completed");
     assert!(stays.stop().status.success());
 }
 
 #[test]
 fn two_machines_that_start_the_same_run_file_are_members_of_one_run() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &["start", text(&run_file)]);
-    let arguments = ["start", text(&run_file), "--bootstrap", &founder.address()];
-    let second = Daemon::spawn(MURMUR, &folder.path().join("second"), &arguments);
+    let place = Place::new(TINY_RUN);
+    let founder = place.start("founder", &[]);
+    let arguments = ["start", place.run_file(), "--bootstrap", &founder.address()];
+    let second = place.spawn("second", &arguments);
     second.wait_for("an exchange", |report| report.exchanges_completed > 0);
     assert_eq!(second.latest().map(|report| report.run), founder.latest().map(|report| report.run));
     assert!(second.stop().status.success() && founder.stop().status.success());
@@ -86,10 +80,9 @@ const STEP_TOKENS: f64 = 128.0;
 
 #[test]
 fn a_run_of_so_many_tokens_ends_there_also_when_its_founder_is_killed_in_between() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let directory = folder.path().join("founder");
-    let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000\n", ""));
-    let founder = Daemon::spawn(MURMUR, &directory, &["start", text(&run_file), "--tokens", "1e12"]);
+    let place = Place::new(&TINY_RUN.replace("total_steps = 100000\n", ""));
+    let directory = place.at("founder");
+    let founder = place.start("founder", &["--tokens", "1e12"]);
     let file = directory.join("length.json");
     let length = || -> Option<Value> { serde_json::from_slice(&std::fs::read(&file).ok()?).ok() };
     let counted = || length()?["counted"].as_f64();
@@ -123,12 +116,11 @@ fn newest_checkpoint(directory: &Path) -> u64 {
 
 #[test]
 fn a_length_is_for_the_founder_alone() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &["start", text(&run_file)]);
-    let second = folder.path().join("second");
+    let place = Place::new(TINY_RUN);
+    let founder = place.start("founder", &[]);
+    let second = place.at("second");
     let arguments =
-        ["start", text(&run_file), "--bootstrap", &founder.address(), "--hours", "1", "--data-dir", text(&second)];
+        ["start", place.run_file(), "--bootstrap", &founder.address(), "--hours", "1", "--data-dir", text(&second)];
     let output = run(MURMUR, &arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");

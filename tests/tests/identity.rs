@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_tests::{TINY_RUN, run, succeeded};
 
 use crate::MURMUR;
+use crate::place::Place;
 
 /// All of a data directory, as `cp -r` copies it or a backup restores it, while its daemon runs.
 fn copy(from: &Path, to: &Path) {
@@ -22,21 +23,18 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn the_younger_of_two_nodes_with_one_identity_ends_and_all_are_told() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let at = |name: &str| folder.path().join(name);
-    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let place = Place::new(TINY_RUN);
+    let founder = place.start("founder", &[]);
     let ticket = founder.ticket();
-    let elder = Daemon::spawn(MURMUR, &at("elder"), &["join", &ticket]);
+    let elder = place.spawn("elder", &["join", &ticket]);
     elder.wait_for("an exchange", |report| report.exchanges_completed > 0);
     // Asks for a checkpoint, so that there is one to copy.
-    let sampled = run(MURMUR, &["sample", "--tokens", "4", at("elder").to_str().expect("UTF-8")]);
-    assert!(sampled.status.success(), "{}", String::from_utf8_lossy(&sampled.stderr));
-    copy(&at("elder"), &at("copy"));
+    succeeded(&run(MURMUR, &["sample", "--tokens", "4", place.at("elder").to_str().expect("UTF-8")]));
+    copy(&place.at("elder"), &place.at("copy"));
 
-    let younger = Daemon::spawn(MURMUR, &at("copy"), &["join", &ticket]).wait_for_end();
+    let younger = place.spawn("copy", &["join", &ticket]).wait_for_end();
     assert_eq!(younger.status.code(), Some(5), "{}", younger.errors);
-    let key = at("copy").join("identity.key");
+    let key = place.at("copy").join("identity.key");
     let remedy = format!("or delete {} to make this one a node of its own", key.display());
     for said in ["another node runs with this node's identity, since 20", " UTC; this one was started later", &remedy] {
         assert!(younger.errors.contains(said), "{}", younger.errors);
@@ -50,25 +48,22 @@ fn the_younger_of_two_nodes_with_one_identity_ends_and_all_are_told() {
 
     // As it was told.
     std::fs::remove_file(key).expect("removed");
-    let other = Daemon::spawn(MURMUR, &at("copy"), &["join", &ticket]);
+    let other = place.spawn("copy", &["join", &ticket]);
     other.wait_for("a node of its own", |report| report.exchanges_completed > 0);
     for daemon in [other, elder, founder] {
-        let finished = daemon.stop();
-        assert!(finished.status.success(), "{}", finished.errors);
+        daemon.stop().in_order();
     }
 }
 
 #[test]
 fn a_node_that_was_killed_comes_back_at_once_and_is_no_double() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let at = |name: &str| folder.path().join(name);
-    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let place = Place::new(TINY_RUN);
+    let founder = place.start("founder", &[]);
     let ticket = founder.ticket();
-    let node = Daemon::spawn(MURMUR, &at("node"), &["join", &ticket]);
+    let node = place.spawn("node", &["join", &ticket]);
     node.wait_for("an exchange", |report| report.exchanges_completed > 0);
     node.kill();
-    let node = Daemon::spawn(MURMUR, &at("node"), &["join", &ticket]);
+    let node = place.spawn("node", &["join", &ticket]);
     node.wait_for("an exchange", |report| report.exchanges_completed > 5);
     let errors = [node.stop(), founder.stop()].map(|finished| finished.errors).concat();
     assert!(!errors.contains("identity"), "{errors}");

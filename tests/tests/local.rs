@@ -3,12 +3,12 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use murmur_tests::{TINY_RUN, at_once, end_of, murmur, output_of, write_run};
+use murmur_tests::{TINY_RUN, at_once, end_of, murmur, output_of, succeeded, wait_until};
 use serde_json::Value;
 
 use crate::MURMUR;
+use crate::place::Place;
 
 /// `murmur local` whose daemons train all of the time.
 fn local() -> Command {
@@ -20,12 +20,11 @@ fn local() -> Command {
 #[test]
 fn local_daemons_take_their_share_of_the_time_and_what_they_do_not_take_is_told() {
     let _turn = murmur_tests::turn::computes();
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let speed = |name: &str, settings: &[(&str, &str)]| {
         let mut command = local();
-        command.args(["-n", "1", "--steps", "200", "--format", "json", "--directory"]).arg(folder.path().join(name));
-        let output = output_of(command.arg(&run_file).envs(settings.iter().copied()));
+        command.args(["-n", "1", "--steps", "200", "--format", "json", "--directory"]).arg(place.at(name));
+        let output = output_of(command.arg(place.run_file()).envs(settings.iter().copied()));
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let last =
             String::from_utf8_lossy(&output.stdout).lines().last().and_then(|line| serde_json::from_str(line).ok());
@@ -42,11 +41,10 @@ fn local_daemons_take_their_share_of_the_time_and_what_they_do_not_take_is_told(
 #[test]
 fn a_local_swarm_ends_with_a_summary_of_every_node() {
     let _turn = murmur_tests::turn::computes();
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let mut command = local();
     command.args(["-n", "3", "--steps", "1500", "--format", "json", "--directory"]);
-    let output = output_of(command.arg(folder.path().join("swarm")).arg(&run_file));
+    let output = output_of(command.arg(place.at("swarm")).arg(place.run_file()));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let lines: Vec<Value> = String::from_utf8(output.stdout)
@@ -76,11 +74,10 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
 
 #[test]
 fn a_local_swarm_that_is_finished_says_so_instead_of_a_table() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let again = || {
         let mut command = local();
-        command.args(["-n", "2", "--steps", "50", "--directory"]).arg(folder.path().join("swarm")).arg(&run_file);
+        command.args(["-n", "2", "--steps", "50", "--directory"]).arg(place.at("swarm")).arg(place.run_file());
         let output = output_of(&mut command);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{errors}");
@@ -103,12 +100,11 @@ fn teams(output: &[u8]) -> Vec<Value> {
 
 #[test]
 fn a_local_team_is_a_captain_and_its_helpers_and_all_end_with_it() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), &TINY_RUN.replace("layers = 1", "layers = 3"));
-    let swarm = folder.path().join("swarm");
+    let place = Place::new(&TINY_RUN.replace("layers = 1", "layers = 3"));
+    let swarm = place.at("swarm");
     let mut command = local();
     command.args(["--helper", "2", "--steps", "60", "--format", "json", "--directory"]);
-    let output = output_of(command.arg(&swarm).arg(&run_file));
+    let output = output_of(command.arg(&swarm).arg(place.run_file()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let teams = teams(&output.stdout);
     let with_cut = teams.iter().rev().find(|team| team["cut"].is_string()).expect("a report with a cut");
@@ -131,12 +127,11 @@ fn ctrl_c_ends_a_local_team_with_all_of_its_processes_whenever_it_comes() {
 
 /// While its helper begins, or once it trains.
 fn ends_at_ctrl_c(trains: bool) {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), &TINY_RUN.replace("layers = 1", "layers = 3"));
-    let swarm = folder.path().join("swarm");
+    let place = Place::new(&TINY_RUN.replace("layers = 1", "layers = 3"));
+    let swarm = place.at("swarm");
     let mut command = local();
     command.args(["--helper", "1", "--steps", "1000000", "--format", "json", "--directory"]);
-    command.arg(&swarm).arg(&run_file).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.arg(&swarm).arg(place.run_file()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("it starts");
     let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
     let helper_log = swarm.join("helper-0/log/daemon.log");
@@ -147,11 +142,7 @@ fn ends_at_ctrl_c(trains: bool) {
         };
         assert!(lines.any(|line| has_steps(&line.expect("UTF-8"))), "it takes steps");
     } else {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !helper_log.exists() {
-            assert!(Instant::now() < deadline, "no helper begins");
-            std::thread::yield_now();
-        }
+        wait_until("a helper", || helper_log.exists());
     }
     let sent = Command::new("kill").args(["-INT", &process.id().to_string()]).status().expect("kill is there");
     assert!(sent.success());
@@ -233,7 +224,7 @@ fn squares(total_steps: u32, data: &str) -> String {
 }
 
 /// In a folder of its own each time: other data is another run, which a folder of the first would refuse.
-fn train_two(folder: &Path, run_file: &Path, data: &[PathBuf]) -> std::process::Output {
+fn train_two(folder: &Path, run_file: &str, data: &[PathBuf]) -> std::process::Output {
     let _ = std::fs::remove_dir_all(folder.join("swarm"));
     let mut command = local();
     command.args(["-n", "2", "--format", "json", "--directory"]).arg(folder.join("swarm"));
@@ -241,8 +232,7 @@ fn train_two(folder: &Path, run_file: &Path, data: &[PathBuf]) -> std::process::
 }
 
 fn assert_both_classify(output: std::process::Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines = String::from_utf8(output.stdout).expect("UTF-8");
+    let lines = succeeded(&output);
     let last: Value = serde_json::from_str(lines.lines().last().expect("lines")).expect("JSON");
     let nodes = last["summary"]["nodes"].as_array().expect("an array");
     assert_eq!(nodes.len(), 2, "{last}");
@@ -252,27 +242,25 @@ fn assert_both_classify(output: std::process::Output) {
 /// Neither node reads as much of one class as of another.
 #[test]
 fn a_swarm_learns_from_folders_of_images_of_which_its_nodes_see_unlike_shares() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), &squares(600, "source = \"image-folders\"\nlabel_skew = 10.0\n"));
-    let root = write_folders(folder.path(), 200);
-    assert_both_classify(train_two(folder.path(), &run_file, std::slice::from_ref(&root)));
+    let place = Place::new(&squares(600, "source = \"image-folders\"\nlabel_skew = 10.0\n"));
+    let root = write_folders(place.path(), 200);
+    assert_both_classify(train_two(place.path(), place.run_file(), std::slice::from_ref(&root)));
 
     std::fs::write(root.join("size-2/broken.png"), "no image").expect("written");
-    let output = train_two(folder.path(), &run_file, &[root]);
+    let output = train_two(place.path(), place.run_file(), &[root]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("broken.png"), "{errors}");
 }
 
 #[test]
 fn a_swarm_learns_to_classify_images_and_says_how_well() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), &squares(300, "source = \"idx\"\n"));
-    let paths = write_idx(folder.path(), 200);
-    assert_both_classify(train_two(folder.path(), &run_file, &paths));
+    let place = Place::new(&squares(300, "source = \"idx\"\n"));
+    let paths = write_idx(place.path(), 200);
+    assert_both_classify(train_two(place.path(), place.run_file(), &paths));
 
     let labels = std::fs::read(&paths[1]).expect("there");
     std::fs::write(&paths[1], &labels[..labels.len() - 1]).expect("written");
-    let output = train_two(folder.path(), &run_file, &paths);
+    let output = train_two(place.path(), place.run_file(), &paths);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{errors}");
     let told = "squares-labels.idx is not a whole IDX file: 199 bytes of values, but its header [200] says 200";
@@ -283,12 +271,11 @@ fn a_swarm_learns_to_classify_images_and_says_how_well() {
 #[cfg(unix)]
 #[test]
 fn no_daemon_outlives_its_parent() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let mut parent = local()
         .args(["-n", "2", "--format", "json", "--directory"])
-        .arg(folder.path().join("swarm"))
-        .arg(&run_file)
+        .arg(place.at("swarm"))
+        .arg(place.run_file())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -300,23 +287,18 @@ fn no_daemon_outlives_its_parent() {
     parent.kill().expect("it runs");
     parent.wait().expect("it ends");
     // The lock of a data directory is free again once its daemon is gone.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     for node in ["node-0", "node-1"] {
-        let lock = std::fs::File::open(folder.path().join("swarm").join(node).join("lock")).expect("there");
-        while lock.try_lock().is_err() {
-            assert!(std::time::Instant::now() < deadline, "{node} lives on");
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+        let lock = std::fs::File::open(place.at("swarm").join(node).join("lock")).expect("there");
+        wait_until(&format!("the end of {node}"), || lock.try_lock().is_ok());
     }
 }
 
 #[test]
 fn a_comparison_tells_the_speeds_that_the_tables_of_its_runs_tell() {
     let _turn = murmur_tests::turn::computes();
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), &TINY_RUN.replace("100000", "120"));
-    let (run_file, directory) = (run_file.display().to_string(), folder.path().join("swarms").display().to_string());
-    let arguments = [&run_file, "-n", "2", "--threads", "1", "--against", "alone", "--directory", &directory];
+    let place = Place::new(&TINY_RUN.replace("100000", "120"));
+    let directory = place.at("swarms").display().to_string();
+    let arguments = [place.run_file(), "-n", "2", "--threads", "1", "--against", "alone", "--directory", &directory];
     let output = output_of(local().args(arguments).args(["--format", "json"]));
     let said = String::from_utf8_lossy(&output.stdout);
     let objects: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

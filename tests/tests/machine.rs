@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use murmur_tests::{TINY_RUN, murmur, output_of, write_run};
+use murmur_tests::{TINY_RUN, murmur, output_of, wait_until, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
@@ -115,11 +115,7 @@ fn a_daemon_in_the_background_is_asked_listed_logged_and_stopped_without_a_word_
     let mut follow = machine.command(&["logs", "-f"]).stdout(Stdio::piped()).spawn().expect("the program starts");
     let (code, text, errors) = machine.run(&["stop"]);
     assert!(code == 0 && text.starts_with("stopped "), "{errors}");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while follow.try_wait().expect("it was started").is_none() {
-        assert!(Instant::now() < deadline, "`logs -f` ends with the daemon");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("`logs -f` to end with the daemon", || follow.try_wait().expect("it was started").is_some());
     let (_, log, _) = machine.run(&["logs"]);
     assert!(log.contains("left ") && log.contains("next:\n") && log.contains("  murmur sample "), "{log}");
     assert!(!directory.join("daemon.json").exists(), "it has ended in order");

@@ -32,6 +32,7 @@ mod packages;
 #[path = "network/partition.rs"]
 mod partition;
 mod pipeline;
+mod place;
 mod python;
 #[path = "../../daemon/network/tests/network/raw.rs"]
 mod raw;

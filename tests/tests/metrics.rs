@@ -5,10 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use murmur_tests::{Daemon, TINY_RUN, write_run};
+use murmur_tests::TINY_RUN;
 use serde_json::Value;
 
-use crate::MURMUR;
+use crate::place::Place;
 
 /// A started Prometheus has read a page, and answers queries, within this.
 const PROMETHEUS_MAX: Duration = Duration::from_secs(60);
@@ -29,10 +29,9 @@ fn get(address: &str, path: &str) -> Option<String> {
 
 #[test]
 fn prometheus_reads_what_a_daemon_tells() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--name", "an \"odd\\ name"];
-    let daemon = Daemon::spawn(MURMUR, &folder.path().join("node"), &arguments);
+    let place = Place::new(TINY_RUN);
+    let arguments = ["start", place.run_file(), "--name", "an \"odd\\ name"];
+    let daemon = place.spawn("node", &arguments);
     let address = daemon.status_address();
     daemon.wait_for("steps", |report| report.steps > 0);
     let page = get(&address, "/metrics").expect("it answers");
@@ -41,9 +40,9 @@ fn prometheus_reads_what_a_daemon_tells() {
     let own = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").to_string();
     let config =
         format!("scrape_configs: [{{job_name: m, scrape_interval: 1s, static_configs: [{{targets: ['{address}']}}]}}]");
-    std::fs::write(folder.path().join("prometheus.yml"), config).expect("a temporary directory can be written");
+    std::fs::write(place.at("prometheus.yml"), config).expect("a temporary directory can be written");
     let started = Command::new("prometheus")
-        .current_dir(folder.path())
+        .current_dir(place.path())
         .args(["--config.file", "prometheus.yml", "--storage.tsdb.path", "data", "--web.listen-address", &own])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use murmur_tests::{TINY_RUN, at_once, murmur, output_of, write_run};
+use murmur_tests::{TINY_RUN, at_once, folder, murmur, output_of, succeeded, write_run};
 
 use crate::MURMUR;
 
@@ -29,15 +29,6 @@ fn compare(folder: &Path, arguments: &str) -> Command {
     command.arg("compare").arg(run_file).args(["--real", "--nodes", "3", "--seeds", "1", "--links"]).arg(links);
     command.arg("--output").arg(folder.join("results")).args(arguments.split_whitespace());
     command
-}
-
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary directory")
-}
-
-fn stdout(output: &Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Whether daemons had hosts of their own; else a line says why they had none.
@@ -67,7 +58,7 @@ const FAULTS: &str = "because of a fault, real and simulated";
 fn real_daemons_train_beside_the_simulated_nodes_on_links_that_carry_no_more_than_theirs() {
     let folder = folder();
     let more = "--methods ring,noloco,alone --steps 32 --step-seconds 0.05 --faults kill";
-    let text = stdout(&output_of(&mut compare(folder.path(), more)));
+    let text = succeeded(&output_of(&mut compare(folder.path(), more)));
     let (ring, alone) = (row(&text, REAL, "ring"), row(&text, REAL, "alone"));
     assert!(!text.split_once(REAL).expect("a table").1.contains("noloco") && number(&alone[3]) == 0.0, "{text}");
     // Batches of three learn more than those of one. On a busy machine some steps are of two, which began without the third.
@@ -100,7 +91,7 @@ fn real_daemons_become_slow_or_are_cut_off_for_a_while_and_come_to_the_end() {
     let folder = folder();
     let more = "--methods gossip --steps 32 --step-seconds 0.1 --faults straggler,partition";
     let output = output_of(&mut compare(folder.path(), more));
-    let text = stdout(&output);
+    let text = succeeded(&output);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if has_hosts(&text) {
         let cut = said.find("cut off from the others: node 2").unwrap_or_else(|| panic!("{said}"));
@@ -117,7 +108,7 @@ fn where_there_are_no_hosts_one_line_says_why_and_daemons_meet_over_loopback() {
     let folder = folder();
     let mut command = compare(folder.path(), "--methods ring --steps 6 --step-seconds 0.05 --faults none");
     // Neither ip nor tc is found.
-    let text = stdout(&output_of(command.env("PATH", "/nowhere")));
+    let text = succeeded(&output_of(command.env("PATH", "/nowhere")));
     assert!(text.contains(LOOPBACK), "{text}");
     assert_eq!(row(&text, REAL, "ring").len(), 8, "{text}");
 }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use murmur::store::{Checkpoint, bytes_in, load_latest};
 use murmur_tests::disk::SmallDisk;
-use murmur_tests::{Daemon, TINY_RUN, murmur, output_of, write_run};
+use murmur_tests::{Daemon, TINY_RUN, murmur, output_of};
 
 use crate::MURMUR;
+use crate::place::Place;
 
 /// Flips a bit of every checkpoint's model.
 fn damage(directory: &Path) {
@@ -27,11 +28,9 @@ fn damage(directory: &Path) {
 
 #[test]
 fn a_node_alone_with_a_damaged_checkpoint_stops_with_the_choice_and_begins_anew_only_when_told() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let node = folder.path().join("node");
-    let start =
-        |more: &[&str]| Daemon::spawn(MURMUR, &node, &[&["start", run_file.to_str().expect("UTF-8")], more].concat());
+    let place = Place::new(TINY_RUN);
+    let node = place.at("node");
+    let start = |more: &[&str]| Daemon::spawn(MURMUR, &node, &[&["start", place.run_file()], more].concat());
     let daemon = start(&[]);
     let before = daemon.wait_for("1,000 steps", |report| report.steps >= 1000);
     daemon.stop();
@@ -61,17 +60,15 @@ fn a_node_alone_with_a_damaged_checkpoint_stops_with_the_choice_and_begins_anew_
 
 #[test]
 fn a_member_with_a_damaged_checkpoint_copies_the_model_anew() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let at = |name: &str| folder.path().join(name);
-    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
-    let member = Daemon::spawn(MURMUR, &at("member"), &["join", &founder.ticket()]);
+    let place = Place::new(TINY_RUN);
+    let founder = place.start("founder", &[]);
+    let member = place.spawn("member", &["join", &founder.ticket()]);
     member.wait_for("an exchange", |report| report.exchanges_completed > 0);
     member.stop();
-    damage(&at("member"));
+    damage(&place.at("member"));
     let seasoned = founder.wait_for("300 steps", |report| report.steps >= 300);
     // By the peers that it remembers.
-    let member = Daemon::spawn(MURMUR, &at("member"), &["start"]);
+    let member = place.spawn("member", &["start"]);
     member.wait_for_warning("hint: there is no other one; the model is copied from a member");
     member.wait_for_notice("took over the model of");
     let first = member.wait_for("a step", |report| report.steps > 0);
@@ -81,41 +78,37 @@ fn a_member_with_a_damaged_checkpoint_copies_the_model_anew() {
 /// To begin at step 0 under the run's name would be a fork of it.
 #[test]
 fn a_member_killed_before_its_first_checkpoint_comes_back_as_a_member() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let at = |name: &str| folder.path().join(name);
-    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
-    let settings = folder.path().join("node.toml");
+    let place = Place::new(TINY_RUN);
+    let founder = place.start("founder", &[]);
+    let settings = place.at("node.toml");
     std::fs::write(&settings, "[checkpoint]\nevery_seconds = 0\n").expect("written");
     let never = ["--node", settings.to_str().expect("UTF-8")];
-    let member = Daemon::spawn(MURMUR, &at("member"), &[&["join", &founder.ticket()], &never[..]].concat());
+    let member = place.spawn("member", &[&["join", &founder.ticket()], &never[..]].concat());
     member.wait_for("a step", |report| report.steps > 0);
     let seasoned = founder.wait_for("300 steps", |report| report.steps >= 300);
     member.kill();
     // By the peers that it remembers, and without them it waits for one.
-    let member = Daemon::spawn(MURMUR, &at("member"), &[&["start"], &never[..]].concat());
+    let member = place.spawn("member", &[&["start"], &never[..]].concat());
     member.wait_for_notice("took over the model of");
     let first = member.wait_for("a step", |report| report.steps > 0);
     assert!(first.progress >= seasoned.progress - 5.0, "the swarm's progress: {first:?}");
     member.kill();
-    std::fs::remove_file(at("member").join("peers.json")).expect("it was written");
+    std::fs::remove_file(place.at("member").join("peers.json")).expect("it was written");
     assert!(founder.stop().status.success());
-    let member = Daemon::spawn(MURMUR, &at("member"), &[&["start"], &never[..]].concat());
+    let member = place.spawn("member", &[&["start"], &never[..]].concat());
     let waiting = member.wait_for("a report", |_| true);
     assert_eq!((waiting.phase.as_str(), waiting.steps), ("joining", 0), "{waiting:?}");
 }
 
 #[test]
 fn joining_waits_for_the_end_of_the_quiet_hours_and_says_how_to_join_now() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let at = |name: &str| folder.path().join(name);
-    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let place = Place::new(TINY_RUN);
+    let founder = place.start("founder", &[]);
     let ticket = founder.ticket();
     let hour = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() / 3600 % 24;
     let (from, to) = (format!("{:02}:00", (hour + 23) % 24), format!("{:02}:00", (hour + 2) % 24));
     let quiet = ["--time-zone", "UTC", "--quiet-hours", &format!("{from}-{to}")];
-    let waiting = Daemon::spawn(MURMUR, &at("member"), &[&["join", ticket.as_str()], &quiet[..]].concat());
+    let waiting = place.spawn("member", &[&["join", ticket.as_str()], &quiet[..]].concat());
     waiting.wait_for_warning(&format!("quiet hours until {to} UTC; joining waits until then"));
     waiting.wait_for_warning("hint: to join now, start again with --quiet-hours \"\"");
     let report = waiting.wait_for("a peer", |report| report.peers == 1);
@@ -125,24 +118,23 @@ fn joining_waits_for_the_end_of_the_quiet_hours_and_says_how_to_join_now() {
     assert!(finished.status.success(), "{}", finished.errors);
 
     let now = [&["join", ticket.as_str()], &quiet[..2], &["--quiet-hours", ""]].concat();
-    let member = Daemon::spawn(MURMUR, &at("member"), &now);
+    let member = place.spawn("member", &now);
     member.wait_for("an exchange", |report| report.exchanges_completed > 0);
 }
 
 /// GNU `timeout` signals its child and then the child's whole group, the child among them: two signals at once.
 #[test]
 fn a_daemon_that_timeout_ends_leaves_in_order_and_keeps_its_last_checkpoint() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let end = |node: &Path| -> Option<Output> {
         Command::new("timeout").arg("--version").output().ok()?;
         // Before its first checkpoint of the regular ones, which comes 20 s after the start.
         let mut command = murmur("timeout");
-        command.args(["8", MURMUR, "start"]).arg(&run_file).arg("--data-dir").arg(node);
+        command.args(["8", MURMUR, "start"]).arg(place.run_file()).arg("--data-dir").arg(node);
         command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--threads", "1"]);
         Some(output_of(&mut command))
     };
-    let nodes: Vec<_> = (0..4).map(|index| folder.path().join(format!("node-{index}"))).collect();
+    let nodes: Vec<_> = (0..4).map(|index| place.at(format!("node-{index}"))).collect();
     let end = &end;
     std::thread::scope(|scope| {
         let ends: Vec<_> = nodes.iter().map(|node| scope.spawn(move || end(node))).collect();
@@ -163,13 +155,12 @@ fn a_daemon_that_timeout_ends_leaves_in_order_and_keeps_its_last_checkpoint() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_daemon_whose_output_nobody_reads_goes_on_and_ends_when_asked() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let node = folder.path().join("node");
+    let place = Place::new(TINY_RUN);
+    let node = place.at("node");
     let (_unread, mut output) = std::io::pipe().expect("a pipe");
     output.write_all(&[b'\n'; 14 * 4096]).expect("a pipe of sixteen pages");
     let mut command = murmur(MURMUR);
-    command.arg("start").arg(&run_file).arg("--data-dir").arg(&node).args(["--format", "json"]);
+    command.arg("start").arg(place.run_file()).arg("--data-dir").arg(&node).args(["--format", "json"]);
     command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "127.0.0.1:0"]);
     // It ends with this test, however that goes.
     command.arg("--until-stdin-closes").stdin(Stdio::piped()).stdout(output).stderr(Stdio::piped());
@@ -189,18 +180,16 @@ fn a_daemon_whose_output_nobody_reads_goes_on_and_ends_when_asked() {
     }
     let pid = daemon.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill is there").success());
-    let ended = murmur_tests::end_of(daemon);
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    murmur_tests::succeeded(&murmur_tests::end_of(daemon));
     assert!(std::fs::read_dir(node.join("checkpoints")).is_ok_and(|mut kept| kept.next().is_some()));
 }
 
 #[test]
 fn a_checkpoint_of_a_newer_murmur_is_neither_passed_over_nor_put_aside() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let node = folder.path().join("node");
+    let place = Place::new(TINY_RUN);
+    let node = place.at("node");
     let start = |steps: &str| {
-        let arguments = ["start", run_file.to_str().expect("UTF-8"), "--steps", steps, "--exit"];
+        let arguments = ["start", place.run_file(), "--steps", steps, "--exit"];
         Daemon::spawn(MURMUR, &node, &arguments).wait_for_end()
     };
     assert!(start("3").status.success() && start("6").status.success());
@@ -225,10 +214,9 @@ fn a_checkpoint_of_a_newer_murmur_is_neither_passed_over_nor_put_aside() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_disk_with_room_for_two_checkpoints_but_not_for_three_gets_new_ones() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let node = folder.path().join("node");
-    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--steps", "3", "--exit"];
+    let place = Place::new(TINY_RUN);
+    let node = place.at("node");
+    let arguments = ["start", place.run_file(), "--steps", "3", "--exit"];
     assert!(Daemon::spawn(MURMUR, &node, &arguments).wait_for_end().status.success());
     let written = node.join("checkpoints/step-000000000003");
     let mut checkpoint = Checkpoint::read(&written).expect("intact");
@@ -247,10 +235,9 @@ fn a_disk_with_room_for_two_checkpoints_but_not_for_three_gets_new_ones() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_suspended_daemon_is_said_to_be_there_to_who_asks_and_to_who_stops_it() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let node = folder.path().join("node");
-    let daemon = Daemon::spawn(MURMUR, &node, &["start", run_file.to_str().expect("UTF-8")]);
+    let place = Place::new(TINY_RUN);
+    let node = place.at("node");
+    let daemon = Daemon::spawn(MURMUR, &node, &["start", place.run_file()]);
     daemon.wait_for("a step", |report| report.steps > 0);
     let (directory, pid) = (node.to_str().expect("UTF-8"), daemon.process_id());
     daemon.signal("STOP");

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use murmur_tests::disk::SmallDisk;
-use murmur_tests::{Daemon, TINY_RUN, end_of, murmur, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, end_of, folder, murmur, run, text, write_run};
 
 use crate::MURMUR;
+use crate::place::Place;
 
 /// A model that no machine has memory for.
 const HUGE_RUN: &str = "\
@@ -22,14 +23,6 @@ heads = 128
 batch_sequences = 4096
 ";
 
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary directory")
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
-
 fn ended(output: &Output) -> (Option<i32>, String) {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!message.contains("panicked"), "{message}");
@@ -41,8 +34,8 @@ fn refused(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 /// `start` with this run file, that data directory and no port that could be taken.
-fn start(run_file: &Path, data: &Path, more: &[&str]) -> (Option<i32>, String) {
-    let mut arguments = vec!["start", text(run_file), "--data-dir", text(data)];
+fn start(run_file: impl AsRef<Path>, data: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let mut arguments = vec!["start", text(run_file.as_ref()), "--data-dir", text(data)];
     arguments.extend(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off"]);
     arguments.extend(more);
     refused(&arguments)
@@ -75,11 +68,10 @@ fn a_gpu_that_is_not_there_and_a_model_that_does_not_fit_have_one_code_everywher
 
 #[test]
 fn a_tokenizer_for_a_run_without_one_is_refused() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let tokenizer = folder.path().join("tokenizer.json");
+    let place = Place::new(TINY_RUN);
+    let tokenizer = place.at("tokenizer.json");
     std::fs::write(&tokenizer, "{}").expect("written");
-    let (code, message) = start(&run_file, &folder.path().join("data"), &["--tokenizer", text(&tokenizer)]);
+    let (code, message) = start(place.run_file(), &place.at("data"), &["--tokenizer", text(&tokenizer)]);
     assert_eq!(code, Some(3), "{message}");
     assert!(message.starts_with("error: this run reads without a tokenizer, but one was given"), "{message}");
     assert!(message.contains("hint: leave --tokenizer out"), "{message}");
@@ -124,15 +116,14 @@ fn addresses_that_are_none_and_folders_that_are_not_there_are_named() {
 
 #[test]
 fn local_does_not_write_among_the_files_of_somebody_else() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     // The folder that holds the run file itself.
-    let (code, message) = refused(&["local", text(&run_file), "--directory", text(folder.path())]);
+    let (code, message) = refused(&["local", place.run_file(), "--directory", text(place.path())]);
     assert_eq!(code, Some(3), "{message}");
-    let swarm = folder.path().join("swarm");
+    let swarm = place.at("swarm");
     std::fs::create_dir(&swarm).expect("created");
     std::fs::write(swarm.join("thesis.txt"), "mine\n").expect("written");
-    let (code, message) = refused(&["local", text(&run_file), "--directory", text(&swarm)]);
+    let (code, message) = refused(&["local", place.run_file(), "--directory", text(&swarm)]);
     assert_eq!(code, Some(3), "{message}");
     let expected = format!("error: {} holds something else: thesis.txt\nhint: choose another folder", text(&swarm));
     assert!(message.contains(&expected), "{message}");
@@ -141,12 +132,11 @@ fn local_does_not_write_among_the_files_of_somebody_else() {
 
 #[test]
 fn local_does_not_mix_two_runs_in_one_folder() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let swarm = folder.path().join("swarm");
+    let place = Place::new(TINY_RUN);
+    let swarm = place.at("swarm");
     std::fs::create_dir(&swarm).expect("created");
     std::fs::write(swarm.join("run.toml"), "run.seed = 77\n").expect("written");
-    let (code, message) = refused(&["local", text(&run_file), "--directory", text(&swarm)]);
+    let (code, message) = refused(&["local", place.run_file(), "--directory", text(&swarm)]);
     assert_eq!(code, Some(3), "{message}");
     assert!(
         message.contains("belongs to another run") && message.contains("run.seed: 1 asked for, 77 in that folder"),
@@ -186,15 +176,14 @@ fn a_data_folder_is_trained_on_without_what_is_no_text_and_without_the_nodes_own
 
 #[test]
 fn a_disk_without_room_for_a_first_checkpoint_is_refused_before_anything_is_learned() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let Some(disk) = SmallDisk::mount(256 << 10) else { return };
-    let (code, message) = start(&run_file, &disk.path().join("node"), &["--steps", "3", "--exit"]);
+    let (code, message) = start(place.run_file(), &disk.path().join("node"), &["--steps", "3", "--exit"]);
     assert_eq!(code, Some(5), "{message}");
     assert!(message.contains("error: a checkpoint of this run takes") && message.contains("are free in"), "{message}");
     assert!(message.contains("hint: make room there, or choose another disk with --data-dir"), "{message}");
     disk.fill();
-    let (code, message) = start(&run_file, &disk.path().join("other"), &["--steps", "3", "--exit"]);
+    let (code, message) = start(place.run_file(), &disk.path().join("other"), &["--steps", "3", "--exit"]);
     assert_eq!(code, Some(5), "{message}");
     assert!(message.contains("No space left on device") && message.contains("hint: make room there"), "{message}");
     assert!(!disk.path().join("other/identity.key").exists(), "no half of a key is left behind");
@@ -208,10 +197,9 @@ fn journal(node: &Path) -> String {
 
 #[test]
 fn a_last_checkpoint_that_cannot_be_written_is_in_the_journal_and_in_the_report() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let node = folder.path().join("node");
-    let daemon = Daemon::spawn(MURMUR, &node, &["start", text(&run_file)]);
+    let place = Place::new(TINY_RUN);
+    let node = place.at("node");
+    let daemon = Daemon::spawn(MURMUR, &node, &["start", place.run_file()]);
     daemon.wait_for("steps", |report| report.steps > 5);
     // A file in the place of the folder: nobody can write into it.
     std::fs::remove_dir_all(node.join("checkpoints")).expect("there");
@@ -222,28 +210,27 @@ fn a_last_checkpoint_that_cannot_be_written_is_in_the_journal_and_in_the_report(
     let told = journal(&node);
     let line = told.lines().find(|line| line.contains("cannot write a checkpoint")).expect("in the journal");
     assert!(line.contains("\"level\":\"warning\""), "{line}");
-    let output = run(MURMUR, &["report", text(&node), "--output", text(&folder.path().join("report.html"))]);
+    let output = run(MURMUR, &["report", text(&node), "--output", text(&place.at("report.html"))]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("; but 1 warning was given."), "{said}");
 }
 
 #[test]
 fn a_start_that_fails_is_no_run() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("bound").to_string();
-    let core = folder.path().join("core");
+    let core = place.at("core");
     std::fs::write(&core, "mine").expect("written");
     let listed = || {
-        let home = folder.path().join("home");
+        let home = place.at("home");
         let output = murmur_tests::output_of(murmur(MURMUR).arg("list").env("XDG_DATA_HOME", home));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     for more in [&["--status-address", &port][..], &["--status-address", "off", "--record-core", text(&core)]] {
         let mut command = murmur(MURMUR);
-        command.args(["start", text(&run_file), "--listen", "/ip4/127.0.0.1/tcp/0", "--exit", "--steps", "3"]);
-        command.args(more).env("XDG_DATA_HOME", folder.path().join("home"));
+        command.args(["start", place.run_file(), "--listen", "/ip4/127.0.0.1/tcp/0", "--exit", "--steps", "3"]);
+        command.args(more).env("XDG_DATA_HOME", place.at("home"));
         let (code, message) = ended(&murmur_tests::output_of(&mut command));
         assert!(code.is_some_and(|code| code > 0), "{message}");
         assert_eq!(listed(), "", "{more:?}: {message}");
@@ -271,12 +258,9 @@ fn into_full_disk(arguments: &[&str]) -> Option<Output> {
 
 #[test]
 fn commands_end_quietly_without_a_reader_and_with_an_error_on_a_full_disk() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let node = folder.path().join("node");
-    let ended_daemon =
-        Daemon::spawn(MURMUR, &node, &["start", text(&run_file), "--steps", "3", "--exit"]).wait_for_end();
-    assert!(ended_daemon.status.success(), "{}", ended_daemon.errors);
+    let place = Place::new(TINY_RUN);
+    let node = place.at("node");
+    Daemon::spawn(MURMUR, &node, &["start", place.run_file(), "--steps", "3", "--exit"]).wait_for_end().in_order();
     let sample = ["sample", text(&node), "--tokens", "100"];
     for arguments in [&["sim", "list"][..], &["--help"], &["start", "--help"], &sample, &["eval", text(&node)]] {
         let (code, message) = ended(&without_reader(arguments));
@@ -291,11 +275,10 @@ fn commands_end_quietly_without_a_reader_and_with_an_error_on_a_full_disk() {
 
 #[test]
 fn a_daemon_trains_on_without_its_output_and_says_that_it_was_lost() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let node = folder.path().join("node");
+    let place = Place::new(TINY_RUN);
+    let node = place.at("node");
     let more = ["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--steps", "3", "--exit"];
-    let arguments = [&["start", text(&run_file), "--data-dir", text(&node)][..], &more].concat();
+    let arguments = [&["start", place.run_file(), "--data-dir", text(&node)][..], &more].concat();
     let Some(output) = into_full_disk(&arguments) else { return };
     let (code, message) = ended(&output);
     assert_eq!(code, Some(5), "{message}");

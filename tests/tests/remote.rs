@@ -7,11 +7,10 @@ mod of_runs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use murmur_tests::disk::SmallDisk;
 use murmur_tests::fake_store::{Asked, FakeStore, Fault, Store, sha256};
-use murmur_tests::{TINY_RUN, end_of, murmur, output_of, write_run};
+use murmur_tests::{TINY_RUN, end_of, murmur, output_of, wait_until, write_run};
 
 use crate::MURMUR;
 
@@ -210,13 +209,9 @@ fn an_interrupted_start_goes_on_and_a_file_that_has_changed_begins_anew() {
     let interrupted = |signal: &str| {
         let mut start = bench.start(&["--data", &place]);
         let process = start.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
-        let deadline = Instant::now() + Duration::from_secs(120);
         let arrived =
             || files_in(&bench.path("cache")).iter().any(|path| path.metadata().is_ok_and(|it| it.len() == 120_000));
-        while !arrived() {
-            assert!(Instant::now() < deadline, "nothing comes");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("some bytes", arrived);
         let id = process.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill is there").success());
         assert!(!end_of(process).status.success());

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::process::Output;
 
-use murmur_tests::{Daemon, TINY_RUN, murmur, output_of, write_run};
+use murmur_tests::{TINY_RUN, murmur, output_of, write_run};
 
 use crate::MURMUR;
+use crate::place::Place;
 
 /// Runs a command with a home of its own; its exit code, standard output and standard error.
 fn outcome(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -20,13 +21,12 @@ fn outcome(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
 /// directories.
 #[test]
 fn a_swarm_that_lost_a_member_is_reported_and_replayed() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let core = folder.path().join("core");
-    let start = ["start", run_file.to_str().expect("UTF-8"), "--name", "attic", "--record-core"];
+    let place = Place::new(TINY_RUN);
+    let core = place.at("core");
+    let start = ["start", place.run_file(), "--name", "attic", "--record-core"];
     let start = [&start[..], &[core.to_str().expect("UTF-8")]].concat();
-    let first = Daemon::spawn(MURMUR, &folder.path().join("first"), &start);
-    let second = Daemon::spawn(MURMUR, &folder.path().join("second"), &["join", &first.ticket(), "--name", "barn"]);
+    let first = place.spawn("first", &start);
+    let second = place.spawn("second", &["join", &first.ticket(), "--name", "barn"]);
     second.wait_for("exchanges", |report| report.exchanges_completed > 5);
     first.wait_for("exchanges", |report| report.exchanges_completed > 5);
     second.kill();
@@ -35,13 +35,13 @@ fn a_swarm_that_lost_a_member_is_reported_and_replayed() {
     first.wait_for("steps alone", |report| report.steps > before + 20);
     assert!(first.stop().status.success());
 
-    replays_and_finds_what_differs(folder.path(), &core);
+    replays_and_finds_what_differs(place.path(), &core);
 
-    let (code, said, errors) = outcome(folder.path(), &["report", "first", "second/journal", "--output", "out.html"]);
+    let (code, said, errors) = outcome(place.path(), &["report", "first", "second/journal", "--output", "out.html"]);
     assert_eq!(code, Some(0), "{errors}");
     assert!(said.contains("The run \u{201c}tiny\u{201d} has stopped: 2 nodes trained together over"), "{said}");
     assert!(said.contains("a node broke off once"), "{said}");
-    let page = std::fs::read_to_string(folder.path().join("out.html")).expect("written");
+    let page = std::fs::read_to_string(place.at("out.html")).expect("written");
     for part in [
         "\u{201c}attic\u{201d}",
         "\u{201c}barn\u{201d}",
@@ -54,17 +54,17 @@ fn a_swarm_that_lost_a_member_is_reported_and_replayed() {
     }
     assert!(!page.contains("murmur1") && page.matches("<svg").count() >= 5, "no ticket, and curves");
     // Written over, as it is a report; and without the journal of the second, which the first saw come and go.
-    let (code, said, errors) = outcome(folder.path(), &["report", "first", "--redact", "--output", "out.html"]);
+    let (code, said, errors) = outcome(place.path(), &["report", "first", "--redact", "--output", "out.html"]);
     assert!(
         code == Some(0) && said.contains("The run has stopped: 1 node of 2 trained with others"),
         "{said} {errors}"
     );
-    let page = std::fs::read_to_string(folder.path().join("out.html")).expect("written");
-    let path = folder.path().display().to_string();
+    let page = std::fs::read_to_string(place.at("out.html")).expect("written");
+    let path = place.path().display().to_string();
     for own in ["attic", "barn", "12D3KooW", "127.0.0.1", &path] {
         assert!(!page.contains(own), "{own} is told");
     }
-    wrong_input_ends_in_a_line(folder.path());
+    wrong_input_ends_in_a_line(place.path());
 }
 
 /// Its last samples are a second apart, and it takes less.

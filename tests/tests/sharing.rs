@@ -7,16 +7,12 @@ use murmur_protocol::RunManifest;
 #[cfg(target_os = "linux")]
 use murmur_tests::gaps::assert_never_waited;
 use murmur_tests::process::memory;
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, folder, run, succeeded, write_run};
 
 use crate::MURMUR;
 
 /// Bytes of the text below: sixteen shards of 4 KiB, the last one short.
 const TEXT_BYTES: usize = 64_000;
-
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary directory")
-}
 
 /// Numbers without a pattern, the same each time (Knuth's linear congruential generator).
 fn noise() -> impl Iterator<Item = u64> {
@@ -83,14 +79,12 @@ fn joiners_without_files_get_the_data_from_members_and_pass_it_on() {
         report.data.as_ref().is_some_and(|data| data.bytes_served == TEXT_BYTES as u64)
     });
 
-    let status = run(MURMUR, &["status", "--address", &second.status_address()]);
-    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    let status = succeeded(&run(MURMUR, &["status", "--address", &second.status_address()]));
     assert!(status.contains("shards       16 of 16 assigned held · 16 held of 16 in all"), "{status}");
 
     // The losses are of the same held-out text, so all have the same data.
     let losses = [second, first].map(|daemon| {
-        let finished = daemon.stop();
-        assert!(finished.status.success(), "{}", finished.errors);
+        let finished = daemon.stop().in_order();
         finished.report.and_then(|report| report.validation_loss).expect("evaluated at the end")
     });
     assert!(losses.iter().all(|loss| *loss < 0.8 * 256f64.ln()), "{losses:?}");

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use murmur_tests::{TINY_RUN, murmur, run, write_run};
+use murmur_tests::{TINY_RUN, folder, murmur, run, write_run};
 
 use crate::MURMUR;
 
@@ -13,10 +13,6 @@ const SMALL: &str = "[swarm]\nnodes = [4, 6]\nparameters = 20\n[phases]\nfaults_
 
 /// No swarm agrees to the last bit.
 const IMPOSSIBLE: &str = "[checks]\ndisagreement_max = 1e-300\n";
-
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary directory")
-}
 
 fn file(folder: &Path, content: &str) -> String {
     let path = folder.join("mine.toml");

@@ -7,9 +7,10 @@ use std::process::Stdio;
 use murmur_protocol::handshake::Greeting;
 use murmur_protocol::text::is_unprintable;
 use murmur_protocol::{Address, PeerId, RunId, RunManifest, Ticket};
-use murmur_tests::{Daemon, TINY_RUN, murmur, run, write_run};
+use murmur_tests::{TINY_RUN, murmur, run};
 
 use crate::MURMUR;
+use crate::place::Place;
 use crate::raw::Raw;
 
 /// Packets of the size that QUIC wants of a first one (RFC 9000, 14.1).
@@ -35,17 +36,16 @@ fn initial(number: u64) -> [u8; INITIAL_BYTES] {
 
 #[test]
 fn arbitrary_first_packets_of_quic_fill_no_log_and_keep_nobody_out() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"];
-    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &arguments);
+    let place = Place::new(TINY_RUN);
+    let arguments = ["start", place.run_file(), "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"];
+    let founder = place.spawn("founder", &arguments);
     let address = founder.address_over("/udp/");
     let port = address.split('/').nth(4).expect("a port");
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     for number in 0..2000 {
         socket.send_to(&initial(number), format!("127.0.0.1:{port}")).expect("it is sent");
     }
-    let member = Daemon::spawn(MURMUR, &folder.path().join("member"), &["join", "--bootstrap", &address]);
+    let member = place.spawn("member", &["join", "--bootstrap", &address]);
     member.wait_for("an exchange", |report| report.exchanges_completed > 0);
     for daemon in [member, founder] {
         let finished = daemon.stop();
@@ -108,15 +108,9 @@ fn hostile_greetings() -> Vec<Greeting> {
 
 #[test]
 fn greetings_of_strangers_write_nothing_that_a_terminal_obeys() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let mut founder = murmur(MURMUR)
-        .args([
-            "start",
-            &run_file.display().to_string(),
-            "--data-dir",
-            &folder.path().join("node").display().to_string(),
-        ])
+        .args(["start", place.run_file(), "--data-dir", &place.at("node").display().to_string()])
         .args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--log", "debug", "--until-stdin-closes"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -6,9 +6,10 @@ use murmur_protocol::Ticket;
 #[cfg(target_os = "linux")]
 use murmur_tests::disk::SmallDisk;
 use murmur_tests::gaps::assert_never_waited;
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, folder, run, succeeded, write_run};
 
 use crate::MURMUR;
+use crate::place::Place;
 
 /// A founder and `others` that join it by its ticket.
 fn swarm(folder: &tempfile::TempDir, others: usize) -> Vec<Daemon> {
@@ -26,19 +27,14 @@ fn start(folder: &tempfile::TempDir, name: &str, arguments: &[&str]) -> Daemon {
     Daemon::spawn(MURMUR, &folder.path().join(name), arguments)
 }
 
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary directory")
-}
-
 #[test]
 fn three_daemons_learn_and_agree() {
     let _turn = murmur_tests::turn::computes();
-    let folder = folder();
-    let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000", "total_steps = 800"));
-    let founder = start(&folder, "node-0", &["start", run_file.to_str().expect("UTF-8")]);
+    let place = Place::new(&TINY_RUN.replace("total_steps = 100000", "total_steps = 800"));
+    let founder = place.start("node-0", &[]);
     let ticket = founder.ticket();
     let mut daemons = vec![founder];
-    daemons.extend(["node-1", "node-2"].map(|name| start(&folder, name, &["join", &ticket])));
+    daemons.extend(["node-1", "node-2"].map(|name| place.spawn(name, &["join", &ticket])));
     for daemon in &daemons {
         daemon.wait_for("two peers", |report| report.peers == 2);
     }
@@ -50,8 +46,7 @@ fn three_daemons_learn_and_agree() {
     let losses: Vec<f64> = daemons
         .into_iter()
         .map(|daemon| {
-            let finished = daemon.stop();
-            assert!(finished.status.success(), "{}", finished.errors);
+            let finished = daemon.stop().in_order();
             let report = finished.report.expect("it left in order");
             assert_eq!((report.misbehaviours, report.exchanges_failed), (0, 0));
             assert_never_waited(&report);
@@ -109,8 +104,7 @@ fn a_restarted_daemon_resumes() {
     daemons[1].wait_for("100 steps and an exchange", |report| report.steps >= 100 && report.exchanges_completed > 0);
     let mut daemons = daemons.into_iter();
     let founder = daemons.next().expect("two");
-    let finished = daemons.next().expect("two").stop();
-    assert!(finished.status.success(), "{}", finished.errors);
+    let finished = daemons.next().expect("two").stop().in_order();
     let before = finished.report.expect("it left in order");
     let again = start(&folder, "node-1", &["join", &ticket]);
     let after = again.wait_for("a step", |report| report.steps > before.steps);
@@ -152,15 +146,14 @@ fn a_member_comes_back_by_its_old_ticket_when_the_founder_is_gone() {
 
 #[test]
 fn a_damaged_checkpoint_is_refused_and_the_previous_one_used() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let arguments = ["start", run_file.to_str().expect("UTF-8")];
+    let place = Place::new(TINY_RUN);
+    let arguments = ["start", place.run_file()];
     for _ in 0..2 {
-        let daemon = start(&folder, "node", &arguments);
+        let daemon = place.spawn("node", &arguments);
         daemon.wait_for("a step", |report| report.loss.is_some());
         daemon.stop();
     }
-    let checkpoints = folder.path().join("node/checkpoints");
+    let checkpoints = place.at("node/checkpoints");
     let mut found: Vec<_> =
         std::fs::read_dir(&checkpoints).expect("there").flatten().map(|entry| entry.path()).collect();
     found.sort();
@@ -169,7 +162,7 @@ fn a_damaged_checkpoint_is_refused_and_the_previous_one_used() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&newest, bytes).expect("written");
-    let daemon = start(&folder, "node", &arguments);
+    let daemon = place.spawn("node", &arguments);
     daemon.wait_for("a step", |report| report.steps > 0);
     let finished = daemon.stop();
     assert!(finished.errors.contains("warning: checkpoint refused"), "{}", finished.errors);
@@ -182,11 +175,10 @@ fn a_damaged_checkpoint_is_refused_and_the_previous_one_used() {
 #[test]
 fn a_full_disk_costs_checkpoints_and_nothing_else() {
     let Some(disk) = SmallDisk::mount(4 << 20) else { return };
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let settings = folder.path().join("node.toml");
+    let place = Place::new(TINY_RUN);
+    let settings = place.at("node.toml");
     std::fs::write(&settings, "[checkpoint]\nevery_seconds = 3\n").expect("a temporary directory can be written");
-    let [run_file, settings] = [&run_file, &settings].map(|path| path.to_str().expect("UTF-8"));
+    let (run_file, settings) = (place.run_file(), settings.to_str().expect("UTF-8"));
     let daemon = Daemon::spawn(MURMUR, &disk.path().join("node"), &["start", run_file, "--node", settings]);
     let checkpoints = || -> Vec<_> {
         let entries = std::fs::read_dir(disk.path().join("node/checkpoints")).into_iter().flatten().flatten();
@@ -206,8 +198,7 @@ fn a_full_disk_costs_checkpoints_and_nothing_else() {
     assert_eq!(checkpoints(), kept);
     disk.empty();
     daemon.wait_for("a new checkpoint", |_| checkpoints().last() > kept.last());
-    let finished = daemon.stop();
-    assert!(finished.status.success(), "{}", finished.errors);
+    let finished = daemon.stop().in_order();
     assert!(
         finished.errors.contains("No space left on device") && finished.errors.contains("hint: "),
         "{}",
@@ -242,16 +233,14 @@ fn a_foreign_run_is_refused_with_the_fields_that_differ() {
 
 #[test]
 fn a_run_ends_by_itself_with_a_checkpoint_that_generates() {
-    let folder = folder();
-    let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000", "total_steps = 300"));
+    let place = Place::new(&TINY_RUN.replace("total_steps = 100000", "total_steps = 300"));
     // The founder stays: alone it might be done before the joiner has come.
-    let founder = start(&folder, "node-0", &["start", run_file.to_str().expect("UTF-8")]);
-    let joiner = start(&folder, "node-1", &["join", &founder.ticket(), "--exit"]);
-    let finished = joiner.wait_for_end();
-    assert!(finished.status.success(), "{}", finished.errors);
+    let founder = place.start("node-0", &[]);
+    let joiner = place.spawn("node-1", &["join", &founder.ticket(), "--exit"]);
+    let finished = joiner.wait_for_end().in_order();
     assert!(finished.report.expect("it left in order").validation_loss.is_some());
     founder.wait_for("the end of the run", |report| report.phase == "completed");
-    let directory = folder.path().join("node-1");
+    let directory = place.at("node-1");
     let output = run(MURMUR, &["sample", directory.to_str().expect("UTF-8"), "--bytes", "50", "--prompt", "Once"]);
     assert!(output.status.success());
     assert!(output.stdout.starts_with(b"Once") && output.stdout.len() == 55, "{:?}", output.stdout);
@@ -279,8 +268,7 @@ fn two_workers_of_one_node_train_on_tokens_that_sample_writes_as_text() {
     let run_file = write_run(folder.path(), &run_text);
     let (run_path, text, tokens) = (run_file.to_str().expect("UTF-8"), path("text.txt"), path("tokenizer.json"));
     let arguments = ["start", run_path, "--exit", "--device", "cpu,cpu", "--data", &text, "--tokenizer", &tokens];
-    let finished = start(&folder, "node-0", &arguments).wait_for_end();
-    assert!(finished.status.success(), "{}", finished.errors);
+    start(&folder, "node-0", &arguments).wait_for_end().in_order();
     let directory = path("node-0");
     let output = run(MURMUR, &["sample", &directory]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -296,8 +284,7 @@ fn status_tells_how_a_daemon_does() {
     let folder = folder();
     let daemon = swarm(&folder, 0).pop().expect("one");
     daemon.wait_for("a step", |report| report.steps > 0);
-    let output = run(MURMUR, &["status", "--address", &daemon.status_address()]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = succeeded(&run(MURMUR, &["status", "--address", &daemon.status_address()]));
     assert!(text.contains("phase        training"), "{text}");
     let output = run(MURMUR, &["status", "--address", &daemon.status_address(), "--format", "json"]);
     let report: murmur::observe::report::NodeReport = serde_json::from_slice(&output.stdout).expect("a report");

@@ -9,14 +9,10 @@ use murmur::observe::report::NodeReport;
 use murmur::observe::synchronous::SynchronousReport;
 use murmur::store::{DataDirectory, load_latest};
 use murmur_protocol::{PeerId, RunManifest};
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, run, succeeded, text, write_run};
 use murmur_training::{Corpus, Device, Engine, EngineState};
 
 use crate::MURMUR;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
 
 fn run_file(folder: &Path, steps: u64, synchronous: &str, gossip: &str) -> String {
     let run = TINY_RUN.replace("total_steps = 100000\n", &format!("total_steps = {steps}\n"));
@@ -149,11 +145,9 @@ fn members_that_come_die_and_stand_still_cost_a_deadline_and_replicas_stay_one()
     for daemon in [&founder, &late, &stopped] {
         daemon.wait_for("it is taken in again", |report| averages_with(report, 3, before + 10));
     }
-    let output = run(MURMUR, &["status", text(&at("founder"))]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = succeeded(&run(MURMUR, &["status", text(&at("founder"))]));
     assert!(said.contains("synchronous  3 members average together · ") && said.contains(" · waited "), "{said}");
-    let output = run(MURMUR, &["finish", text(&at("founder")), "--in", "1s"]);
-    assert!(output.status.success(), "{output:?}");
+    succeeded(&run(MURMUR, &["finish", text(&at("founder")), "--in", "1s"]));
     [&founder, &late, &stopped].into_iter().for_each(|daemon| drop(at_its_end(daemon)));
     for daemon in [founder, late, stopped] {
         let last = daemon.stop().report.expect("it has left in order");

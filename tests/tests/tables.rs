@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use murmur_tests::{Daemon, murmur, run, write_run};
+use murmur_tests::{murmur, run, succeeded, text, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
+use crate::place::Place;
 
 const RUN: &str = "\
 [model]
@@ -45,32 +46,24 @@ fn write_table(folder: &Path, name: &str, sign: f64, ward: &str) -> PathBuf {
     path
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
-
 /// Standard output of a command that succeeds.
 fn printed(arguments: &[&str]) -> String {
-    let output = run(MURMUR, arguments);
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).expect("UTF-8")
+    succeeded(&run(MURMUR, arguments))
 }
 
 #[test]
 fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), RUN);
-    let north = write_table(folder.path(), "north.csv", 1.0, "heart");
-    let south = write_table(folder.path(), "south.csv", -1.0, "surgery");
-    let told = folder.path().join("south.json");
-    let statistics = printed(&["statistics", text(&run_file), "--data", text(&south)]);
+    let place = Place::new(RUN);
+    let north = write_table(place.path(), "north.csv", 1.0, "heart");
+    let south = write_table(place.path(), "south.csv", -1.0, "surgery");
+    let told = place.at("south.json");
+    let statistics = printed(&["statistics", place.run_file(), "--data", text(&south)]);
     assert!(!statistics.contains("patient ") && statistics.contains("\"surgery\""), "{statistics}");
     std::fs::write(&told, statistics).expect("written");
-    let start = ["start", text(&run_file), "--data", text(&north), "--statistics", text(&told)];
-    let first = Daemon::spawn(MURMUR, &folder.path().join("first"), &start);
+    let start = ["start", place.run_file(), "--data", text(&north), "--statistics", text(&told)];
+    let first = place.spawn("first", &start);
     let join = ["join", "--bootstrap", &first.address(), "--data", text(&south)];
-    let second = Daemon::spawn(MURMUR, &folder.path().join("second"), &join);
+    let second = place.spawn("second", &join);
     let (directory, second_directory) = (first.directory.clone(), second.directory.clone());
     // Nobody leaves before both are done: the other would wait for it (members_min).
     first.wait_for("the end of the run", |report| report.phase == "completed");
@@ -91,7 +84,7 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
         // A twentieth has no b: of those, half is a guess.
         assert!(accuracy > 0.9 && result["predictions"].as_array().is_some_and(|rows| rows.len() == 800), "{result}");
     }
-    let unlabelled = folder.path().join("new.csv");
+    let unlabelled = place.at("new.csv");
     std::fs::write(&unlabelled, "a,b,ward\n100.9,0.9,heart\n100.9,-0.9,heart\n99.1,-0.9,elsewhere\n").expect("written");
     let output = run(MURMUR, &["predict", text(&directory), "--data", text(&unlabelled)]);
     let (told, lines) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
@@ -102,11 +95,11 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
         told.contains("warning: 1 row has a category that the run does not know") && told.contains("row 3 (line 4)")
     );
     // A member whose table has other words is told where.
-    let other = folder.path().join("other.csv");
+    let other = place.at("other.csv");
     std::fs::write(&other, std::fs::read_to_string(&south).expect("there").replace("surgery", "Surgery"))
         .expect("written");
-    let (place, founded) = (folder.path().join("third"), directory.join("run.toml"));
-    let arguments = ["start", text(&founded), "--data", text(&other), "--data-dir", text(&place)];
+    let (third, founded) = (place.at("third"), directory.join("run.toml"));
+    let arguments = ["start", text(&founded), "--data", text(&other), "--data-dir", text(&third)];
     let output = run(MURMUR, &arguments);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -114,13 +107,13 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
         "{told}"
     );
     // Private training averages by gossip.
-    let refused = |run_file: &Path| {
-        let private = ["start", text(run_file), "--data", text(&north), "--epsilon", "1", "--data-dir", text(&place)];
+    let refused = |run_file: &str| {
+        let private = ["start", run_file, "--data", text(&north), "--epsilon", "1", "--data-dir", text(&third)];
         String::from_utf8_lossy(&run(MURMUR, &private).stderr).into_owned()
     };
-    assert!(refused(&run_file).contains("this run is synchronous"));
+    assert!(refused(place.run_file()).contains("this run is synchronous"));
     let (by_gossip, _) = RUN.split_once("[synchronous]").expect("the last section");
-    let told = refused(&write_run(folder.path(), by_gossip));
+    let told = refused(text(&write_run(place.path(), by_gossip)));
     assert!(told.contains("statistics with noise") && told.contains("murmur statistics RUN.toml"), "{told}");
 }
 

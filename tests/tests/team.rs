@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use murmur::observe::report::NodeReport;
 use murmur_protocol::team::Wire;
-use murmur_tests::{Daemon, Helper, at_once, output_of, run, write_run};
+use murmur_tests::{Daemon, Helper, at_once, output_of, run, text, write_run};
 use murmur_training::ops::Kernels;
 
 use crate::MURMUR;
+use crate::base::exported;
+use crate::place::Place;
 
 /// A model whose layers are larger than its embedding and head, so that these alone fit a small captain.
-const LAYERED_RUN: &str = "\
+pub(crate) const LAYERED_RUN: &str = "\
 [run]
 name = \"layered\"
 [model]
@@ -37,40 +39,22 @@ final_exchanges = 2
 /// Adapters on the same model.
 pub(crate) const ADAPTERS: &str = "[lora]\nrank = 4\nbase_bits = 8\n";
 
-pub(crate) fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
-
-/// Where everything of a test lies.
-pub(crate) struct Place {
-    folder: tempfile::TempDir,
-}
-
 impl Place {
-    pub(crate) fn new() -> Place {
-        Place { folder: tempfile::tempdir().expect("a temporary directory") }
-    }
-
-    pub(crate) fn at(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn run_file(&self, more: &str) -> PathBuf {
-        write_run(self.folder.path(), &format!("{LAYERED_RUN}{more}"))
+    /// A run file with more in it.
+    fn layered_run(&self, more: &str) -> PathBuf {
+        write_run(self.path(), &format!("{LAYERED_RUN}{more}"))
     }
 
     /// The same with a head that is the embedding's table, as small models have it.
-    pub(crate) fn tied_run_file(&self, more: &str) -> PathBuf {
+    pub(crate) fn tied_run(&self, more: &str) -> PathBuf {
         let tied = LAYERED_RUN.replace("[model]", "[model]\ntied_head = true");
-        write_run(self.folder.path(), &format!("{tied}{more}"))
+        write_run(self.path(), &format!("{tied}{more}"))
     }
 
     /// Settings of a captain that has room for embedding and head, and for none of the layers.
     fn settings(&self, run_file: &Path) -> PathBuf {
         let path = self.at("captain.toml");
-        let manifest = murmur::settings::load_run_manifest(run_file).expect("a run file");
-        let options = murmur_training::TrainingOptions::default();
-        let (least, layer) = murmur_training::team::captain_needs(&manifest, &options, (Wire::F32, 1, Kernels::Fused));
+        let (least, layer) = needs(run_file);
         let memory = (least + layer / 2) as f64 / 1e9;
         let training = format!("stream_bits = 32\nevaluate_every = 20\nmemory_gigabytes = {memory:.6}\n");
         let text = format!("[training]\n{training}[checkpoint]\nevery_seconds = 5\n");
@@ -80,27 +64,41 @@ impl Place {
 
     /// What a helper lends that is to have room for so many layers, though not for one more.
     fn room_for_layers(&self, run_file: &Path, layers: u64) -> String {
-        let manifest = murmur::settings::load_run_manifest(run_file).expect("a run file");
-        let options = murmur_training::TrainingOptions::default();
-        let (least, layer) = murmur_training::team::captain_needs(&manifest, &options, (Wire::F32, 1, Kernels::Fused));
+        let (least, layer) = needs(run_file);
         format!("{:.6}MB", (least + layers * layer) as f64 / 1e6)
+    }
+
+    fn helper(&self, name: &str, port: u16, more: &[&str]) -> Helper {
+        Helper::spawn(MURMUR, &self.at(name), port, more)
+    }
+
+    /// Of the helpers with these lines, with [`Place::settings`].
+    fn captain(&self, run_file: &Path, helpers: &[&str], more: &[&str]) -> Daemon {
+        let settings = self.settings(run_file);
+        let mut arguments = vec!["start", text(run_file), "--node", text(&settings)];
+        arguments.extend(helpers.iter().flat_map(|line| ["--helper", line]).chain(more.iter().copied()));
+        self.spawn("captain", &arguments)
     }
 
     /// The base of adapters: a model of this run in the form of Hugging Face's.
     fn base(&self) -> PathBuf {
-        self.base_of(&self.run_file(""))
+        self.base_of(&self.layered_run(""))
     }
 
     /// The same of a run.
     pub(crate) fn base_of(&self, run_file: &Path) -> PathBuf {
         let (data, base) = (self.at("trained"), self.at("base"));
-        let trained =
-            Daemon::spawn(MURMUR, &data, &["start", text(run_file), "--steps", "20", "--exit"]).wait_for_end();
-        assert!(trained.status.success(), "{}", trained.errors);
-        let exported = run(MURMUR, &["export", text(&data), "--to", text(&base)]);
-        assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
+        Daemon::spawn(MURMUR, &data, &["start", text(run_file), "--steps", "20", "--exit"]).wait_for_end().in_order();
+        exported(&data, &base, &[]);
         base
     }
+}
+
+/// Bytes that a captain needs at least, and for each layer.
+fn needs(run_file: &Path) -> (u64, u64) {
+    let manifest = murmur::settings::load_run_manifest(run_file).expect("a run file");
+    let options = murmur_training::TrainingOptions::default();
+    murmur_training::team::captain_needs(&manifest, &options, (Wire::F32, 1, Kernels::Fused))
 }
 
 /// The files of the newest checkpoint.
@@ -113,21 +111,21 @@ pub(crate) fn checkpoint(data: &Path) -> [Vec<u8>; 2] {
 #[test]
 fn a_captain_and_a_helper_train_with_the_bits_of_one_machine() {
     let _turn = murmur_tests::turn::computes();
-    at_once([false, true], |with_base| trains_with_the_bits_of_one_machine(with_base, Place::run_file));
+    at_once([false, true], |with_base| trains_with_the_bits_of_one_machine(with_base, Place::layered_run));
 }
 
 #[test]
 fn a_model_whose_head_is_the_embedding_trains_in_a_team_with_the_bits_of_one_machine() {
     let _turn = murmur_tests::turn::computes();
-    at_once([false, true], |with_base| trains_with_the_bits_of_one_machine(with_base, Place::tied_run_file));
+    at_once([false, true], |with_base| trains_with_the_bits_of_one_machine(with_base, Place::tied_run));
 }
 
 fn trains_with_the_bits_of_one_machine(with_base: bool, write: fn(&Place, &str) -> PathBuf) {
-    let place = Place::new();
+    let place = Place::new(LAYERED_RUN);
     let base = with_base.then(|| place.base_of(&write(&place, "")));
     let run_file = write(&place, if with_base { ADAPTERS } else { "" });
     let (data, alone) = (place.at("captain"), place.at("alone"));
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let helper = place.helper("helper", Helper::free_port(), &[]);
     let (settings, line) = (place.settings(&run_file), helper.line());
     let mut own = vec!["start", text(&run_file), "--steps", "30", "--exit", "--node", text(&settings)];
     own.extend(base.iter().flat_map(|base| ["--base", text(base)]));
@@ -136,10 +134,8 @@ fn trains_with_the_bits_of_one_machine(with_base: bool, write: fn(&Place, &str) 
     // Data is shared out by identity.
     std::fs::create_dir_all(&alone).expect("writable");
     std::fs::copy(data.join("identity.key"), alone.join("identity.key")).expect("copied");
-    let one = Daemon::spawn(MURMUR, &alone, &own).wait_for_end();
-    assert!(one.status.success(), "{}", one.errors);
-    let finished = captain.wait_for_end();
-    assert!(finished.status.success(), "{}", finished.errors);
+    Daemon::spawn(MURMUR, &alone, &own).wait_for_end().in_order();
+    let finished = captain.wait_for_end().in_order();
     let (found, expected) = (checkpoint(&data), checkpoint(&alone));
     assert!(found == expected, "model and moments, with adapters: {with_base}");
     let report = finished.report.expect("it left in order");
@@ -153,18 +149,16 @@ fn trains_with_the_bits_of_one_machine(with_base: bool, write: fn(&Place, &str) 
 #[test]
 fn a_team_is_a_member_of_a_synchronous_run_that_averages_models() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
+    let place = Place::new(LAYERED_RUN);
     let synchronous = "[synchronous]\ntopology = \"ring\"\nevery_steps = 5\n";
     let run_file = write_run(
-        place.folder.path(),
+        place.path(),
         &format!("{}{synchronous}", LAYERED_RUN.replace("total_steps = 100000", "total_steps = 60")),
     );
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
-    let settings = place.settings(&run_file);
-    let arguments = ["start", text(&run_file), "--node", text(&settings), "--helper", &helper.line()];
-    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &arguments);
+    let helper = place.helper("helper", Helper::free_port(), &[]);
+    let captain = place.captain(&run_file, &[&helper.line()], &[]);
     captain.wait_for("a step", |report| report.steps > 0);
-    let other = Daemon::spawn(MURMUR, &place.at("other"), &["join", &captain.ticket()]);
+    let other = place.spawn("other", &["join", &captain.ticket()]);
     let at_its_end = |daemon: &Daemon| daemon.wait_for("the end of the run", |report| report.phase == "completed");
     let [of_captain, of_other] = [&captain, &other].map(at_its_end);
     for report in [&of_captain, &of_other] {
@@ -180,20 +174,18 @@ fn a_team_is_a_member_of_a_synchronous_run_that_averages_models() {
 #[test]
 fn a_captain_in_a_synchronous_run_waits_for_a_helper_that_was_killed_and_goes_on() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
+    let place = Place::new(LAYERED_RUN);
     let synchronous = "[synchronous]\ntopology = \"ring\"\nevery_steps = 5\n";
-    let (run_file, port) = (place.run_file(synchronous), Helper::free_port());
-    let settings = place.settings(&run_file);
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
-    let arguments = ["start", text(&run_file), "--node", text(&settings), "--helper", &helper.line()];
-    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &arguments);
+    let (run_file, port) = (place.layered_run(synchronous), Helper::free_port());
+    let helper = place.helper("helper", port, &[]);
+    let captain = place.captain(&run_file, &[&helper.line()], &[]);
     captain.wait_for("some steps", |report| report.steps > 5);
     helper.kill();
     let waiting =
         captain.wait_for("it says that it waits", |report| report.doing.starts_with("waiting for a helper with"));
     // As long as several tries of a step take.
     std::thread::sleep(Duration::from_secs(2));
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    let helper = place.helper("helper", port, &[]);
     let after = captain.wait_for("steps again", |report| report.steps > waiting.steps + 10);
     assert!(after.synchronous.is_some_and(|told| told.all_reduces > 1) && after.loss.is_some_and(f64::is_finite));
     let finished = captain.stop();
@@ -204,15 +196,13 @@ fn a_captain_in_a_synchronous_run_waits_for_a_helper_that_was_killed_and_goes_on
 #[test]
 fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_on() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
+    let place = Place::new(LAYERED_RUN);
     let base = place.base();
-    let (run_file, port) = (place.run_file(ADAPTERS), Helper::free_port());
-    let settings = place.settings(&run_file);
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    let (run_file, port) = (place.layered_run(ADAPTERS), Helper::free_port());
+    let helper = place.helper("helper", port, &[]);
     let line = helper.line();
-    let captain = ["start", text(&run_file), "--base", text(&base), "--node", text(&settings), "--helper", &line];
-    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
-    let plain = Daemon::spawn(MURMUR, &place.at("plain"), &["join", &captain.ticket(), "--base", text(&base)]);
+    let captain = place.captain(&run_file, &[&line], &["--base", text(&base)]);
+    let plain = place.spawn("plain", &["join", &captain.ticket(), "--base", text(&base)]);
     plain.wait_for("an exchange with the captain", |report| report.exchanges_completed > 0);
     captain.wait_for("some steps", |report| report.steps > 5);
     helper.kill();
@@ -223,7 +213,7 @@ fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_
     captain.wait_for("exchanges meanwhile", |report| report.exchanges_completed > exchanges + 2);
     let still = captain.latest().expect("a report");
     assert_eq!(still.steps, before, "nobody has its layers");
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    let helper = place.helper("helper", port, &[]);
     assert_eq!(helper.line(), line, "it is the same helper");
     let after = captain.wait_for("steps again", |report| report.steps > before + 5);
     let team = after.team.expect("a team");
@@ -234,9 +224,9 @@ fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_
 
 #[test]
 fn a_captain_that_cannot_start_says_so_in_one_line() {
-    let place = Place::new();
-    let run_file = place.run_file("");
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let place = Place::new(LAYERED_RUN);
+    let run_file = place.layered_run("");
+    let helper = place.helper("helper", Helper::free_port(), &[]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let listen = format!("/ip4/127.0.0.1/tcp/{}", taken.local_addr().expect("bound").port());
     let (data, line) = (place.at("captain"), helper.line());
@@ -254,14 +244,12 @@ fn another_helper_takes_the_layers_of_one_that_was_killed() {
 }
 
 fn takes_the_layers_of_one_that_was_killed(is_tied: bool) {
-    let place = Place::new();
-    let run_file = if is_tied { place.tied_run_file("") } else { place.run_file("") };
-    let settings = place.settings(&run_file);
+    let place = Place::new(LAYERED_RUN);
+    let run_file = if is_tied { place.tied_run("") } else { place.layered_run("") };
     let ports = [Helper::free_port(), Helper::free_port()];
-    let helpers = [0, 1].map(|number| Helper::spawn(MURMUR, &place.at(&format!("helper{number}")), ports[number], &[]));
+    let helpers = [0, 1].map(|number| place.helper(&format!("helper{number}"), ports[number], &[]));
     let lines = [helpers[0].line(), helpers[1].line()];
-    let captain = ["start", text(&run_file), "--node", text(&settings), "--helper", &lines[0], "--helper", &lines[1]];
-    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
+    let captain = place.captain(&run_file, &[&lines[0], &lines[1]], &[]);
     captain.wait_for("some steps", |report| report.steps > 5);
     let [first, second] = helpers;
     let cut = captain.latest().and_then(|report| report.team).and_then(|team| team.cut).expect("a cut");
@@ -297,13 +285,11 @@ fn takes_the_layers_of_one_that_was_killed(is_tied: bool) {
 #[test]
 fn a_captain_that_was_killed_finds_its_helper_again_and_goes_on_from_its_checkpoint() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
-    let run_file = place.run_file("");
-    let settings = place.settings(&run_file);
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let place = Place::new(LAYERED_RUN);
+    let run_file = place.layered_run("");
+    let helper = place.helper("helper", Helper::free_port(), &[]);
     let (line, data) = (helper.line(), place.at("captain"));
-    let arguments = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
-    let captain = Daemon::spawn(MURMUR, &data, &arguments);
+    let captain = place.captain(&run_file, &[&line], &[]);
     captain.wait_for("some steps", |report| report.steps > 5);
     // Of the newest that is whole: others have another name until they are.
     let saved = || {
@@ -316,7 +302,7 @@ fn a_captain_that_was_killed_finds_its_helper_again_and_goes_on_from_its_checkpo
     let saved = saved().expect("it was there");
     captain.kill();
     helper.wait_for("its layers are kept for 10 minutes");
-    let captain = Daemon::spawn(MURMUR, &data, &arguments);
+    let captain = place.captain(&run_file, &[&line], &[]);
     let first = captain.wait_for("it goes on", |report| report.steps > 0);
     assert!(first.steps >= saved, "from its checkpoint of {saved} steps: {}", first.steps);
     captain.wait_for("more steps", |report| report.steps > first.steps + 5);
@@ -326,14 +312,11 @@ fn a_captain_that_was_killed_finds_its_helper_again_and_goes_on_from_its_checkpo
 #[test]
 fn both_sides_end_in_order_at_ctrl_c() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
-    let run_file = place.run_file("");
-    let settings = place.settings(&run_file);
-    let helpers =
-        [0, 1].map(|number| Helper::spawn(MURMUR, &place.at(&format!("helper{number}")), Helper::free_port(), &[]));
+    let place = Place::new(LAYERED_RUN);
+    let run_file = place.layered_run("");
+    let helpers = [0, 1].map(|number| place.helper(&format!("helper{number}"), Helper::free_port(), &[]));
     let lines = [helpers[0].line(), helpers[1].line()];
-    let captain = ["start", text(&run_file), "--node", text(&settings), "--helper", &lines[0], "--helper", &lines[1]];
-    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
+    let captain = place.captain(&run_file, &[&lines[0], &lines[1]], &[]);
     captain.wait_for("some steps", |report| report.steps > 5);
     let [first, second] = helpers;
     assert!(first.interrupt().success());
@@ -365,15 +348,11 @@ fn the_traffic_of_a_team_keeps_to_the_caps_of_captain_and_helper() {
 /// Of the captain or the helper by `name`, with what both are started with.
 fn traffic_keeps_to_the_cap(name: &str, [of_captain, of_helper]: [&[&str]; 2]) {
     const CAP: f64 = 4e6 / 8.0;
-    let place = Place::new();
-    let run_file = place.run_file("");
-    let settings = place.settings(&run_file);
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), of_helper);
-    let line = helper.line();
-    let own = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
-    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &[&own[..], of_captain].concat());
+    let place = Place::new(LAYERED_RUN);
+    let run_file = place.layered_run("");
+    let helper = place.helper("helper", Helper::free_port(), of_helper);
     // The layers themselves take twenty seconds to their helper at this rate.
-    let captain = captain.with_patience(Duration::from_secs(120));
+    let captain = place.captain(&run_file, &[&helper.line()], of_captain).with_patience(Duration::from_secs(120));
     let sent = |report: &NodeReport| report.team.as_ref().map_or(0, |team| team.bytes_sent);
     let received = |report: &NodeReport| report.team.as_ref().map_or(0, |team| team.bytes_received);
     let rate = rate(&captain, 2_000_000, if name == "captain" { sent } else { received });
@@ -385,8 +364,8 @@ fn traffic_keeps_to_the_cap(name: &str, [of_captain, of_helper]: [&[&str]; 2]) {
 #[test]
 fn the_doctor_compares_a_team_with_one_machine_and_does_not_recommend_a_slower_one() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
-    let run_file = place.run_file("");
+    let place = Place::new(LAYERED_RUN);
+    let run_file = place.layered_run("");
     let doctor = |lines: &[&str]| {
         let mut command = murmur_tests::murmur(MURMUR);
         command.args(["doctor", "--run", text(&run_file), "--threads", "1", "--device", "cpu"]).arg("--data-dir");
@@ -395,7 +374,7 @@ fn the_doctor_compares_a_team_with_one_machine_and_does_not_recommend_a_slower_o
         (output.status.success(), told)
     };
     // Its streams take a quarter of a second each way.
-    let slow = Helper::spawn(MURMUR, &place.at("slow"), Helper::free_port(), &["--upload-mbit", "0.4"]);
+    let slow = place.helper("slow", Helper::free_port(), &["--upload-mbit", "0.4"]);
     let (is_fit, told) = doctor(&[&slow.line()]);
     assert!(is_fit && told.contains("a team would be slower: ") && told.contains("murmur join"), "{told}");
     let of_helper = told.lines().find(|line| line.starts_with("helper")).expect("a line of the helper");
@@ -423,7 +402,7 @@ fn the_doctor_compares_a_team_with_one_machine_and_does_not_recommend_a_slower_o
 
 #[test]
 fn what_no_team_can_be_made_of_is_refused_in_one_line_with_a_hint() {
-    let place = Place::new();
+    let place = Place::new(LAYERED_RUN);
     let refused = |arguments: &[&str]| {
         let data = place.at("refused");
         let own = ["--data-dir", text(&data), "--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off"];
@@ -433,7 +412,7 @@ fn what_no_team_can_be_made_of_is_refused_in_one_line_with_a_hint() {
         assert!(!output.status.success() && hints == 1, "{errors}");
         errors
     };
-    let run_file = place.run_file("");
+    let run_file = place.layered_run("");
     let start = ["start", text(&run_file), "--helper"];
     let errors = refused(&[&start[..], &["murmur1abc"]].concat());
     assert!(
@@ -441,24 +420,22 @@ fn what_no_team_can_be_made_of_is_refused_in_one_line_with_a_hint() {
         "{errors}"
     );
 
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let helper = place.helper("helper", Helper::free_port(), &[]);
     let line = helper.line();
     let errors = refused(&[&start[..], &[&line[..line.len() - 1]]].concat());
     assert!(errors.contains("was it copied whole?"), "{errors}");
     let errors = refused(&[&start[..], &[&line, "--helper", &line]].concat());
     assert!(errors.contains("is named twice"), "{errors}");
 
-    let images = write_run(place.folder.path(), "[model]\nkind = \"mlp\"\nhidden = [8]\n[data]\nsource = \"idx\"\n");
+    let images = write_run(place.path(), "[model]\nkind = \"mlp\"\nhidden = [8]\n[data]\nsource = \"idx\"\n");
     let errors = refused(&["start", text(&images), "--helper", &line]);
     assert!(errors.contains("only transformers are cut") && errors.contains("murmur join"), "{errors}");
-    let of_gradients = place.run_file("[synchronous]\ntopology = \"ring\"\n");
+    let of_gradients = place.layered_run("[synchronous]\ntopology = \"ring\"\n");
     let errors = refused(&["start", text(&of_gradients), "--helper", &line]);
     assert!(errors.contains("gradient of every step") && errors.contains("every_steps = 10"), "{errors}");
 
-    let run_file = place.run_file("");
-    let (settings, data) = (place.settings(&run_file), place.at("captain"));
-    let arguments = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
-    let captain = Daemon::spawn(MURMUR, &data, &arguments);
+    let run_file = place.layered_run("");
+    let captain = place.captain(&run_file, &[&line], &[]);
     captain.wait_for("a step", |report| report.steps > 0);
     let errors = refused(&[&start[..], &[&line]].concat());
     assert!(errors.contains("it has another captain") && errors.contains("hint: "), "{errors}");

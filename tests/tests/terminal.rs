@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use murmur_tests::terminal::{LOOK_PERIOD, PATIENCE, Terminal};
-use murmur_tests::{TINY_RUN, write_run};
+use murmur_tests::terminal::Terminal;
+use murmur_tests::{TINY_RUN, wait_until, write_run};
 
 use crate::MURMUR;
+use crate::place::Place;
 
 /// Waits until the view has been drawn some times more, and gives what is shown then.
 fn wait_for_drawings(terminal: &Terminal, what: &str) -> String {
@@ -24,12 +25,10 @@ fn tables(shown: &str) -> usize {
 
 #[test]
 fn the_view_does_not_pile_up_with_more_daemons_than_rows_nor_when_the_terminal_changes() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let swarm = folder.path().join("swarm");
-    let command =
-        format!("{MURMUR} local -n 8 --threads 1 --directory {} {}; cat", swarm.display(), run_file.display());
-    let Some(terminal) = Terminal::open(80, 8, folder.path(), &command) else {
+    let place = Place::new(TINY_RUN);
+    let swarm = place.at("swarm");
+    let command = format!("{MURMUR} local -n 8 --threads 1 --directory {} {}; cat", swarm.display(), place.run_file());
+    let Some(terminal) = Terminal::open(80, 8, place.path(), &command) else {
         eprintln!("skipped: there is no tmux");
         return;
     };
@@ -103,12 +102,8 @@ fn the_log_of_a_daemon_that_was_started_on_a_terminal_is_plain_lines() {
     };
     terminal.wait_for("the terminal back", |shown| shown.contains("murmur stop "));
     let log = folder.path().join("node/log/daemon.log");
-    let deadline = Instant::now() + PATIENCE;
     let read = || std::fs::read_to_string(&log).unwrap_or_default();
-    while !read().contains("left        ") {
-        assert!(Instant::now() < deadline, "it does not end: {}", read());
-        std::thread::sleep(LOOK_PERIOD);
-    }
+    wait_until("its end", || read().contains("left        "));
     let log = read();
     assert!(!log.contains('\u{1b}'), "{log:?}");
 }

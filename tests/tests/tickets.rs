@@ -9,13 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::{Secret, Ticket};
 use murmur_tests::gaps::assert_never_waited;
-use murmur_tests::{Daemon, TINY_RUN, at_once, end_of, murmur, output_of, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, at_once, end_of, folder, murmur, output_of, run, succeeded, text, write_run};
 
 use crate::MURMUR;
-
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary directory")
-}
+use crate::place::Place;
 
 fn founder(folder: &tempfile::TempDir, more: &[&str]) -> Daemon {
     let run_file = write_run(folder.path(), TINY_RUN);
@@ -123,9 +120,7 @@ fn a_fresh_ticket_comes_from_a_running_daemon_and_another_machine_joins_with_it(
         let folder = folder();
         let founder = founder(&folder, more);
         let status = founder.status_address();
-        let output = run(MURMUR, &["ticket", "--address", &status]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let line = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = succeeded(&run(MURMUR, &["ticket", "--address", &status]));
         let ticket = line.trim().strip_prefix("murmur join ").expect("the line to type").to_owned();
         let output = run(MURMUR, &["ticket", "--address", &status, "--format", "json"]);
         let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -310,11 +305,7 @@ fn who_is_blocked_while_the_daemon_runs_stays_out_until_it_is_unblocked() {
     let folder = folder();
     let own = folder.path().join("founder");
     let first = founder(&folder, &[]);
-    let typed = |command: &str, peer: &str| {
-        let typed = run(MURMUR, &[command, peer, "--run", own.to_str().expect("UTF-8")]);
-        assert!(typed.status.success(), "{}", String::from_utf8_lossy(&typed.stderr));
-        String::from_utf8(typed.stdout).expect("text")
-    };
+    let typed = |command: &str, peer: &str| succeeded(&run(MURMUR, &[command, peer, "--run", text(&own)]));
     let join = |ticket: &str| Daemon::spawn(MURMUR, &folder.path().join("member"), &["join", ticket]);
     let member = join(&first.ticket());
     let peer = member.wait_for("a peer", |report| report.peers == 1).peer;
@@ -362,8 +353,7 @@ fn a_member_in_quiet_hours_trains_alone_and_says_so() {
     assert_eq!(begun.resting.as_deref(), Some("quiet hours until 00:00 UTC"));
     let later = resting.wait_for("training", |report| report.steps > begun.steps + 100);
     assert!(later.exchanges_completed <= begun.exchanges_completed + 1, "one may have been under way: {later:?}");
-    let output = run(MURMUR, &["status", "--address", &resting.status_address()]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = succeeded(&run(MURMUR, &["status", "--address", &resting.status_address()]));
     assert!(text.contains("resting      quiet hours until 00:00 UTC"), "{text}");
 }
 
@@ -433,10 +423,9 @@ fn what_a_node_will_send_in_a_day_is_told_before_it_begins_with_the_flags_that_c
 #[test]
 fn a_ticket_comes_from_standard_input_and_keys_are_their_owners_alone() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let directory = folder.path().join("founder");
-    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--closed"];
+    let place = Place::new(TINY_RUN);
+    let directory = place.at("founder");
+    let arguments = ["start", place.run_file(), "--closed"];
     Daemon::spawn(MURMUR, &directory, &arguments).wait_for("a step", |report| report.steps > 0);
     let keys = ["identity.key", "membership.secret"].map(|name| directory.join(name));
     for key in &keys {
@@ -449,11 +438,11 @@ fn a_ticket_comes_from_standard_input_and_keys_are_their_owners_alone() {
         assert_eq!(std::fs::metadata(key).expect("there").permissions().mode() & 0o777, 0o600);
     }
     let join = |input: &str, more: &[&str]| {
-        let file = folder.path().join("ticket");
+        let file = place.at("ticket");
         std::fs::write(&file, input).expect("written");
         let mut command = murmur(MURMUR);
         command.args(["join", "-", "--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--data-dir"]);
-        command.arg(folder.path().join("member")).args(more).stdin(std::fs::File::open(&file).expect("there"));
+        command.arg(place.at("member")).args(more).stdin(std::fs::File::open(&file).expect("there"));
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         let output = end_of(command.spawn().expect("the program starts"));
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())

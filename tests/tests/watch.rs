@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use murmur::observe::journal::{Reading, files_at};
 use murmur::observe::{Body, Picture, Record};
 use murmur_tests::terminal::{PATIENCE, Terminal};
-use murmur_tests::{Daemon, TINY_RUN, write_run};
+use murmur_tests::{Daemon, TINY_RUN, wait_until, write_run};
 
 use crate::MURMUR;
 
@@ -96,12 +96,8 @@ fn a_journal_goes_on_over_a_restart_and_is_played_again() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let daemon = start(folder.path(), "attic");
     daemon.wait_for("steps", |report| report.steps > 0);
-    let deadline = Instant::now() + PATIENCE;
-    let has_samples = || records(&daemon.directory).iter().filter(|record| is_sample(record)).count() >= 3;
-    while !has_samples() {
-        assert!(Instant::now() < deadline, "no samples in the journal");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let samples = || records(&daemon.directory).iter().filter(|record| is_sample(record)).count();
+    wait_until("samples in the journal", || samples() >= 3);
     let directory = daemon.directory.clone();
     daemon.kill();
     let killed = records(&directory).last().map(|record| record.seq).expect("records");

@@ -34,13 +34,11 @@ fn apart(one: &[f32], other: &[f32]) -> f64 {
 #[test]
 fn a_helper_exchanges_its_own_layers_and_all_end_with_one_model() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
-    let run_file = write_run(place.folder.path(), &fragments_and_steps(400));
-    let settings = place.settings(&run_file);
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
-    let (line, data, plain_data) = (helper.line(), place.at("captain"), place.at("plain"));
-    let captain = ["start", text(&run_file), "--closed", "--exit", "--node", text(&settings), "--helper", &line];
-    let captain = Daemon::spawn(MURMUR, &data, &captain).with_patience(RUN);
+    let place = Place::new(LAYERED_RUN);
+    let run_file = write_run(place.path(), &fragments_and_steps(400));
+    let helper = place.helper("helper", Helper::free_port(), &[]);
+    let (data, plain_data) = (place.at("captain"), place.at("plain"));
+    let captain = place.captain(&run_file, &[&helper.line()], &["--closed", "--exit"]).with_patience(RUN);
     let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]).with_patience(RUN);
     helper.wait_for("exchanges 92 % of the model by itself");
     // The joiner has the helper's layers from the helper, and all others from the captain.
@@ -63,22 +61,22 @@ fn a_helper_exchanges_its_own_layers_and_all_end_with_one_model() {
 #[test]
 fn layers_of_a_helper_that_was_killed_come_back_from_the_swarm() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
-    let run_file = write_run(place.folder.path(), &fragments_and_steps(100_000));
+    let place = Place::new(LAYERED_RUN);
+    let run_file = write_run(place.path(), &fragments_and_steps(100_000));
     let (settings, port) = (place.settings(&run_file), Helper::free_port());
     // Without checkpoints: killed just after one, a helper takes nothing along.
     let without =
         std::fs::read_to_string(&settings).expect("text").replace("every_seconds = 5", "every_seconds = 3600");
     std::fs::write(&settings, without).expect("writable");
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    let helper = place.helper("helper", port, &[]);
     let line = helper.line();
     let captain = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
-    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
-    let plain = Daemon::spawn(MURMUR, &place.at("plain"), &["join", &captain.ticket()]);
+    let captain = place.spawn("captain", &captain);
+    let plain = place.spawn("plain", &["join", &captain.ticket()]);
     helper.wait_for("of the model by itself");
     let before = plain.wait_for("exchanges with both", |report| report.exchanges_completed > 10);
     helper.kill();
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    let helper = place.helper("helper", port, &[]);
     captain.wait_for_notice("go on from an older copy");
     helper.wait_for("took its layers over from");
     plain.wait_for("exchanges with both again", |report| report.exchanges_completed > before.exchanges_completed + 10);
@@ -92,24 +90,22 @@ fn layers_of_a_helper_that_was_killed_come_back_from_the_swarm() {
 #[test]
 fn each_of_two_helpers_exchanges_its_own_layers_before_and_after_a_new_cut() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
-    let run_file = write_run(place.folder.path(), &fragments_and_steps(250));
-    let (settings, room) = (place.settings(&run_file), place.room_for_layers(&run_file, 3));
+    let place = Place::new(LAYERED_RUN);
+    let run_file = write_run(place.path(), &fragments_and_steps(250));
+    let room = place.room_for_layers(&run_file, 3);
     let room = ["--memory", &room];
     let ports = [Helper::free_port(), Helper::free_port()];
-    let helpers = [0, 1].map(|at| Helper::spawn(MURMUR, &place.at(&format!("helper{at}")), ports[at], &room));
+    let helpers = [0, 1].map(|at| place.helper(&format!("helper{at}"), ports[at], &room));
     let lines = [helpers[0].line(), helpers[1].line()];
     let (data, plain_data) = (place.at("captain"), place.at("plain"));
-    let captain = ["start", text(&run_file), "--exit", "--node", text(&settings)];
-    let captain = [&captain[..], &["--helper", &lines[0], "--helper", &lines[1]]].concat();
-    let captain = Daemon::spawn(MURMUR, &data, &captain).with_patience(RUN);
+    let captain = place.captain(&run_file, &[&lines[0], &lines[1]], &["--exit"]).with_patience(RUN);
     let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]).with_patience(RUN);
     helpers.iter().for_each(|helper| helper.wait_for("of the model by itself"));
     plain.wait_for("exchanges with three machines", |report| report.peers == 3 && report.exchanges_completed > 2);
     let [first, second] = helpers;
     first.kill();
     captain.wait_for("it waits for those layers", |report| report.doing.starts_with("waiting for a helper with"));
-    let first = Helper::spawn(MURMUR, &place.at("helper0"), ports[0], &room);
+    let first = place.helper("helper0", ports[0], &room);
     first.wait_for("of the model by itself");
     let (captain, plain) = (captain.wait_for_end(), plain.wait_for_end());
     assert!(captain.status.success() && plain.status.success(), "{}\n{}", captain.errors, plain.errors);
@@ -123,14 +119,11 @@ fn each_of_two_helpers_exchanges_its_own_layers_before_and_after_a_new_cut() {
 #[test]
 fn a_captain_exchanges_for_helpers_whose_layers_are_no_fragments() {
     let _turn = murmur_tests::turn::computes();
-    let place = Place::new();
-    let run_file = place.run_file("");
-    let settings = place.settings(&run_file);
-    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
-    let line = helper.line();
-    let captain = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
-    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
-    let plain = Daemon::spawn(MURMUR, &place.at("plain"), &["join", &captain.ticket()]);
+    let place = Place::new(LAYERED_RUN);
+    let run_file = place.layered_run("");
+    let helper = place.helper("helper", Helper::free_port(), &[]);
+    let captain = place.captain(&run_file, &[&helper.line()], &[]);
+    let plain = place.spawn("plain", &["join", &captain.ticket()]);
     plain.wait_for("exchanges", |report| report.exchanges_completed > 5);
     assert_eq!(plain.latest().expect("a report").peers, 1, "the captain alone");
     assert!(!helper.told().contains("by itself"), "{}", helper.told());

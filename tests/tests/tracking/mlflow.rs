@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use murmur::observe::journal::{Reading, files_at};
@@ -14,28 +13,17 @@ use murmur::observe::{Body, Record};
 use murmur::tracking::scalars::Thinning;
 use murmur_tests::fake_mlflow::{Failure, FakeMlflow, Metric, Run, Store};
 use murmur_tests::gaps::assert_never_waited_between;
-use murmur_tests::{Daemon, Finished, TINY_RUN, at_once, write_run};
+use murmur_tests::{Daemon, Finished, TINY_RUN, at_once, text, wait_until, write_run};
 use serde_json::{Value, json};
 
 use super::python;
 use crate::MURMUR;
+use crate::place::Place;
 
 /// The real server needs half a minute to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        sleep(Duration::from_millis(50));
-    }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
 
 fn lines_of(finished: &Finished) -> Vec<&str> {
     finished.errors.lines().filter(|line| !line.trim_start().starts_with("at ")).collect()
@@ -75,13 +63,12 @@ fn only_run(store: &Store) -> &Run {
 
 #[test]
 fn everything_is_there_once_whatever_fails() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let root = folder.path().join("node");
+    let place = Place::new(TINY_RUN);
+    let root = place.at("node");
     let (address, store) = (free_address(), Arc::new(Mutex::new(Store::default())));
     let url = format!("http://{address}/");
     let start =
-        |name: &str| Daemon::spawn(MURMUR, &root, &["start", text(&run_file), "--mlflow", &url, "--name", name]);
+        |name: &str| Daemon::spawn(MURMUR, &root, &["start", place.run_file(), "--mlflow", &url, "--name", name]);
     // Nobody is there at first.
     let daemon = start("one");
     daemon.wait_for_warning("training goes on");
@@ -107,8 +94,7 @@ fn everything_is_there_once_whatever_fails() {
     wait_until("another process", || {
         server.store().runs.values().any(|run| run.tags.contains_key("restart.1.node.name"))
     });
-    let finished = daemon.stop();
-    assert!(finished.status.success(), "{}", finished.errors);
+    let finished = daemon.stop().in_order();
 
     let store = server.store();
     assert!(store.mistakes.is_empty(), "{:?}", store.mistakes);
@@ -126,14 +112,12 @@ fn everything_is_there_once_whatever_fails() {
 
 #[test]
 fn a_complete_run_is_finished_there_and_its_model_is_the_checkpoint() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let root = folder.path().join("node");
+    let place = Place::new(TINY_RUN);
+    let root = place.at("node");
     let server = FakeMlflow::start(NOWHERE, Arc::default());
     server.store().refuses_params = true;
-    let arguments = ["start", text(&run_file), "--mlflow", &server.url(), "--steps", "200", "--exit"];
-    let finished = Daemon::spawn(MURMUR, &root, &arguments).wait_for_end();
-    assert!(finished.status.success(), "{}", finished.errors);
+    let arguments = ["start", place.run_file(), "--mlflow", &server.url(), "--steps", "200", "--exit"];
+    let finished = Daemon::spawn(MURMUR, &root, &arguments).wait_for_end().in_order();
     let store = server.store();
     let run = only_run(&store);
     assert_eq!(run.info["status"], "FINISHED", "{}", finished.errors);
@@ -148,20 +132,18 @@ fn a_complete_run_is_finished_there_and_its_model_is_the_checkpoint() {
 
 #[test]
 fn a_model_that_cannot_be_stored_is_not_sent_again_at_once_but_when_the_node_is_started_again() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000", "total_steps = 30"));
-    let root = folder.path().join("node");
+    let place = Place::new(&TINY_RUN.replace("total_steps = 100000", "total_steps = 30"));
+    let root = place.at("node");
     let server = FakeMlflow::start(NOWHERE, Arc::default());
     server.store().fails_files = true;
     let url = server.url();
-    let arguments = ["start", text(&run_file), "--mlflow", &url];
+    let arguments = ["start", place.run_file(), "--mlflow", &url];
     let daemon = Daemon::spawn(MURMUR, &root, &arguments);
     daemon.wait_for_warning("has not got the model: it has trouble of its own: 500");
     let before = daemon.wait_for("a report", |_| true);
     // Where it is tried again as metrics are, that is after one second and after three.
     daemon.wait_for("seconds", |report| report.seconds > before.seconds + 4.0);
-    let finished = daemon.stop();
-    assert!(finished.status.success(), "{}", finished.errors);
+    let finished = daemon.stop().in_order();
     assert_eq!(server.store().files_failed, 1, "{}", finished.errors);
     assert!(finished.errors.contains("starting this node again sends it"), "{}", finished.errors);
     // Of a run that is over there is no node any more.
@@ -175,12 +157,11 @@ fn a_model_that_cannot_be_stored_is_not_sent_again_at_once_but_when_the_node_is_
 /// The daemons' own lines go to their logs.
 #[test]
 fn a_local_swarm_says_where_its_runs_are_seen() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let server = FakeMlflow::start(NOWHERE, Arc::default());
     let mut command = murmur_tests::murmur(MURMUR);
-    command.args(["local", text(&run_file), "-n", "2", "--steps", "30", "--mlflow", &server.url()]);
-    command.arg("--directory").arg(folder.path().join("swarm"));
+    command.args(["local", place.run_file(), "-n", "2", "--steps", "30", "--mlflow", &server.url()]);
+    command.arg("--directory").arg(place.at("swarm"));
     let output = murmur_tests::output_of(&mut command);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
@@ -192,10 +173,9 @@ fn a_local_swarm_says_where_its_runs_are_seen() {
 
 #[test]
 fn wrong_addresses_are_named_in_a_line_with_a_hint_and_training_goes_on() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     // The status page of a daemon answers 404 in its own way.
-    let other = Daemon::spawn(MURMUR, &folder.path().join("other"), &["start", text(&run_file)]);
+    let other = place.start("other", &[]);
     let no_mlflow = format!("http://{}", other.status_address());
     let silent = format!("http://me:secret@{}", free_address());
     let cases = [
@@ -204,8 +184,8 @@ fn wrong_addresses_are_named_in_a_line_with_a_hint_and_training_goes_on() {
         (&silent, "does not answer", "does the server run?"),
     ];
     at_once(cases.into_iter().enumerate(), |(number, (url, what, hint))| {
-        let root = folder.path().join(format!("node-{number}"));
-        let daemon = Daemon::spawn(MURMUR, &root, &["start", text(&run_file), "--mlflow", url]);
+        let root = place.at(format!("node-{number}"));
+        let daemon = Daemon::spawn(MURMUR, &root, &["start", place.run_file(), "--mlflow", url]);
         daemon.wait_for_warning(hint);
         let steps = daemon.wait_for("a report", |_| true).steps;
         daemon.wait_for("steps", |report| report.steps > steps);
@@ -221,11 +201,10 @@ fn wrong_addresses_are_named_in_a_line_with_a_hint_and_training_goes_on() {
 
 #[test]
 fn a_deleted_run_is_said_once_and_nothing_more_is_sent() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     let server = FakeMlflow::start(NOWHERE, Arc::default());
-    let root = folder.path().join("node");
-    let daemon = Daemon::spawn(MURMUR, &root, &["start", text(&run_file), "--mlflow", &server.url()]);
+    let root = place.at("node");
+    let daemon = Daemon::spawn(MURMUR, &root, &["start", place.run_file(), "--mlflow", &server.url()]);
     wait_until("metrics", || server.store().runs.values().any(|run| !run.metrics.is_empty()));
     server.store().runs.clear();
     daemon.wait_for_warning("nothing more is sent");
@@ -233,8 +212,7 @@ fn a_deleted_run_is_said_once_and_nothing_more_is_sent() {
     let before = daemon.wait_for("a report", |_| true);
     // Longer than until the next look at the journal.
     daemon.wait_for("training", |report| report.steps > before.steps && report.seconds > before.seconds + 6.0);
-    let finished = daemon.stop();
-    assert!(finished.status.success(), "{}", finished.errors);
+    let finished = daemon.stop().in_order();
     assert_eq!(server.store().requests, requests);
     let said = finished.errors.lines().filter(|line| line.contains("has it no more")).count();
     assert!(said == 1 && finished.errors.contains("mlflow.json"), "{}", finished.errors);
@@ -242,13 +220,12 @@ fn a_deleted_run_is_said_once_and_nothing_more_is_sent() {
 
 #[test]
 fn a_server_that_never_answers_holds_up_neither_training_nor_the_end() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let place = Place::new(TINY_RUN);
     // Connections wait for somebody who takes them.
     let silent = std::net::TcpListener::bind(NOWHERE).expect("a port");
     let url = format!("http://{}", silent.local_addr().expect("bound"));
-    let root = folder.path().join("node");
-    let daemon = Daemon::spawn(MURMUR, &root, &["start", text(&run_file), "--mlflow", &url]);
+    let root = place.at("node");
+    let daemon = Daemon::spawn(MURMUR, &root, &["start", place.run_file(), "--mlflow", &url]);
     let before = daemon.wait_for("steps", |report| report.steps > 0);
     let after = daemon.wait_for("steps", |report| report.seconds > before.seconds + 3.0);
     assert_never_waited_between(&before, &after);
@@ -342,8 +319,7 @@ fn the_real_mlflow_has_everything_once_although_it_was_killed() {
     daemon.kill();
     // The end of the run, with its model.
     let steps = ["--steps", "1", "--exit"];
-    let finished = Daemon::spawn(MURMUR, &root, &[&arguments[..], &steps].concat()).wait_for_end();
-    assert!(finished.status.success(), "{}", finished.errors);
+    Daemon::spawn(MURMUR, &root, &[&arguments[..], &steps].concat()).wait_for_end().in_order();
 
     let experiment = ask(&url, "experiments/get-by-name?experiment_name=tiny", None).expect("an experiment");
     let id = experiment["experiment"]["experiment_id"].as_str().expect("an id").to_owned();

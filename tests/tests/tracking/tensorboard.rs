@@ -2,15 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use murmur::observe::journal::{Reading, files_at};
 use murmur::observe::{Body, Record};
-use murmur_tests::{Daemon, TINY_RUN, write_run};
+use murmur_tests::{Daemon, TINY_RUN, text, wait_until};
 use serde_json::Value;
 
 use super::script;
 use crate::MURMUR;
+use crate::place::Place;
 
 /// An event, as far as the test reads it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -123,23 +123,17 @@ fn lost_samples(root: &Path) -> usize {
 
 #[test]
 fn curves_go_on_over_a_kill_and_are_what_the_journal_says() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let node_file = folder.path().join("node.toml");
-    let logs = folder.path().join("logs");
+    let place = Place::new(TINY_RUN);
+    let node_file = place.at("node.toml");
+    let logs = place.at("logs");
     let settings = "[checkpoint]\nevery_seconds = 5\n";
     fs::write(&node_file, format!("{settings}[tensorboard]\ndirectory = {logs:?}\n")).expect("written");
-    let path = |path: &Path| path.to_str().expect("UTF-8").to_owned();
-    let arguments = ["start", &path(&run_file), "--node", &path(&node_file), "--name", "a/../b"];
-    let root = folder.path().join("node");
+    let arguments = ["start", place.run_file(), "--node", text(&node_file), "--name", "a/../b"];
+    let root = place.at("node");
 
     let daemon = Daemon::spawn(MURMUR, &root, &arguments);
     // What is done after the checkpoint is lost, and done again: two samples of it are told, and no other checkpoint is near.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while lost_samples(&root) < 2 {
-        assert!(Instant::now() < deadline, "no checkpoint, or no step after it");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("a checkpoint, and steps after it", || lost_samples(&root) >= 2);
     daemon.kill();
     let daemon = Daemon::spawn(MURMUR, &root, &arguments);
     let begun = daemon.wait_for("steps", |report| report.steps > 0).seconds;
@@ -177,7 +171,7 @@ fn curves_go_on_over_a_kill_and_are_what_the_journal_says() {
     let drawn = losses(&sessions.concat());
     assert!(drawn.len() >= 4 && drawn.iter().all(|point| told.contains(point)), "{drawn:?} of {told:?}");
 
-    let Some(read) = script("tensorboard_reads.py", "tensorboard", &[&path(&nodes[0])]) else { return };
+    let Some(read) = script("tensorboard_reads.py", "tensorboard", &[text(&nodes[0])]) else { return };
     let read: Value = serde_json::from_str(&read).expect("JSON");
     let curve: Vec<(u64, f32)> = serde_json::from_value(read["scalars"]["loss/train"].clone()).expect("a curve");
     assert!(curve.is_sorted_by(|one, other| one.0 < other.0), "it goes back: {curve:?}");
@@ -189,13 +183,12 @@ fn curves_go_on_over_a_kill_and_are_what_the_journal_says() {
 
 #[test]
 fn a_folder_that_cannot_be_written_is_named_and_training_goes_on() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), TINY_RUN);
-    let file = folder.path().join("a-file");
+    let place = Place::new(TINY_RUN);
+    let file = place.at("a-file");
     fs::write(&file, "mine").expect("written");
     let logs = file.join("logs");
-    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--tensorboard", logs.to_str().expect("UTF-8")];
-    let daemon = Daemon::spawn(MURMUR, &folder.path().join("node"), &arguments);
+    let arguments = ["start", place.run_file(), "--tensorboard", logs.to_str().expect("UTF-8")];
+    let daemon = place.spawn("node", &arguments);
     daemon.wait_for("steps", |report| report.steps > 0);
     let finished = daemon.stop();
     assert!(finished.status.success());
