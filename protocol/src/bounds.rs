@@ -58,6 +58,11 @@ pub const LINKS_MAX: usize = 5;
 /// codes.
 pub const RESPONDING_MAX: usize = 2;
 
+/// A starter that has our codes keeps its place for so many times as long as the exchange took until then, whoever else wants to
+/// begin. Its scales came over the same line before, a hundredth of its codes, and ours went the other way: a line that carries
+/// down forty times what it carries up needs no longer for the rest.
+pub const CODES_WAIT_FACTOR: u32 = 32;
+
 /// Replies kept for starters that did not get them, one byte a parameter each, at most until the deadline.
 pub const REPLY_CACHE_MAX: usize = 4;
 

@@ -371,6 +371,9 @@ impl Node {
         let holding = self.membership.holding(peer);
         let admission = Admission { refuse, joining_retry: self.joining.retry(now), weights, holding };
         self.pairwise.on_propose(now, peer, propose, admission, &self.reputation, &mut self.outbox);
+        if let Some(stalled) = self.pairwise.take_stalled() {
+            self.on_misbehaviour(now, stalled, Misbehaviour::Stalled);
+        }
         Ok(())
     }
 
@@ -421,7 +424,7 @@ impl Node {
         {
             self.pairwise.on_sent(bytes, taken);
         }
-        self.pairwise.on_transfer_ended(transfer, finished);
+        self.pairwise.on_transfer_ended(now, transfer, finished);
         self.giving.on_transfer_ended(now, transfer, finished, &mut self.outbox);
         if let Some(synchronous) = &mut self.synchronous {
             synchronous.on_transfer_ended(now, transfer, finished, &mut self.outbox);

@@ -282,3 +282,56 @@ fn starters_that_send_nothing_more_give_way() {
     assert_eq!(refusal(&responder.hear_proposal(starter(4), PATIENCE)), Some(RejectReason::Busy), "3 has just begun");
     assert!(merged(&responder.receive_codes(starter(1))).is_some(), "who has sent something keeps its place");
 }
+
+impl Responder {
+    /// Waits until one who asks again and again is no longer told that there is no place; how many seconds that took.
+    fn seconds_until_a_place_is_free(&mut self, peer: PeerId) -> u64 {
+        self.tell(Event::PeerConnected { peer, addresses: vec![] });
+        let mut seconds = 0;
+        while refusal(&self.hear_proposal(peer, PATIENCE)) == Some(RejectReason::Busy) {
+            assert!(seconds < 3600, "it waits for who says nothing");
+            self.now = self.now + Duration::from_secs(1);
+            seconds += 1;
+        }
+        seconds
+    }
+}
+
+/// Two that took the reply and sent nothing more kept all others out for as long as they said, hours with a large model.
+#[test]
+fn starters_that_keep_their_codes_to_themselves_give_way_and_it_is_held_against_them() {
+    // A reply that was never taken counts as well: who breaks it off could ask for it again and again.
+    for is_taken in [true, false] {
+        let mut responder = Responder::new();
+        for key in [1, 2] {
+            responder.meet(starter(key), Duration::from_millis(u32::MAX.into()));
+            let transfer = reply(&responder.receive_steps(starter(key))).expect("our codes leave");
+            responder.tell(if is_taken { Event::TransferFinished { transfer } } else { broken(transfer) });
+        }
+        let seconds = [3, 4].map(|key| responder.seconds_until_a_place_is_free(starter(key)));
+        assert!(seconds[0] < 30 && seconds[1] == 0, "{seconds:?}");
+        let offences = responder.node.status().offences;
+        assert!([1, 2].iter().all(|key| offences.get(&starter(*key)) == Some(&Misbehaviour::Stalled)), "{offences:?}");
+        assert!(merged(&responder.receive_codes(starter(1))).is_none(), "its exchange is over");
+    }
+}
+
+/// Over a slow line codes take minutes, however quick others are.
+#[test]
+fn a_starter_on_a_slow_line_keeps_its_place_while_its_codes_are_on_their_way() {
+    let mut responder = Responder::new();
+    [1, 2].into_iter().for_each(|key| responder.meet(starter(key), 10 * PATIENCE));
+    responder.now = responder.now + Duration::from_secs(10);
+    for key in [1, 2] {
+        let transfer = reply(&responder.receive_steps(starter(key))).expect("our codes leave");
+        responder.now = responder.now + Duration::from_secs(2);
+        responder.tell(Event::TransferFinished { transfer });
+    }
+    responder.tell(Event::PeerConnected { peer: starter(3), addresses: vec![] });
+    for _ in 0..300 {
+        assert_eq!(refusal(&responder.hear_proposal(starter(3), PATIENCE)), Some(RejectReason::Busy));
+        responder.now = responder.now + Duration::from_secs(1);
+    }
+    assert!(merged(&responder.receive_codes(starter(1))).is_some(), "its codes are merged when they come");
+    assert!(responder.node.status().offences.is_empty());
+}

@@ -129,6 +129,11 @@ impl Pairwise {
         self.responder.on_propose(now, peer, propose, admission, (&mut self.averaging, reputation), out);
     }
 
+    /// Who has kept others waiting, and had to give way to a proposal, once.
+    pub(crate) fn take_stalled(&mut self) -> Option<PeerId> {
+        self.responder.take_stalled()
+    }
+
     /// # Errors
     /// When the terms are out of range, or others than before.
     pub(crate) fn on_accept(
@@ -167,10 +172,11 @@ impl Pairwise {
         }
     }
 
-    pub(crate) fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool) {
+    pub(crate) fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool) {
         self.starter.on_transfer_ended(transfer, finished);
-        self.responder.on_transfer_ended(transfer, finished);
+        self.responder.on_transfer_ended(now, transfer, finished);
     }
+
     /// What trainer or worker reply to an order of an exchange, given `waited` ago.
     pub(crate) fn on_reply(
         &mut self,

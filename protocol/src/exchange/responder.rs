@@ -33,6 +33,8 @@ pub(crate) struct Responder {
     finished: BTreeMap<PeerId, ExchangeNumber>,
     /// The longest that a starter may have an exchange open here.
     deadline_max: Duration,
+    /// Who had our codes, kept its own to itself and has lost its place, until the node asks.
+    stalled: Option<PeerId>,
 }
 
 /// What the node as a whole has to say about a proposal.
@@ -52,7 +54,7 @@ impl Responder {
     /// `parameters`: of the whole model.
     pub(crate) fn new(parameters: usize) -> Responder {
         let deadline_max = longest_deadline(parameters);
-        Responder { exchanges: BTreeMap::new(), finished: BTreeMap::new(), deadline_max }
+        Responder { exchanges: BTreeMap::new(), finished: BTreeMap::new(), deadline_max, stalled: None }
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
@@ -92,19 +94,25 @@ impl Responder {
         of_others < RESPONDING_MAX && self.of(peer).all(|(_, incoming)| incoming.is_answered() || incoming.is_idle())
     }
 
-    /// The same, where the exchange that has waited longest for its starter's scales may go. How long a starter may take it says
-    /// itself, and two that say nothing more would keep all others out.
+    /// The same, where the exchange that has waited longest for its starter may go.
     fn makes_room_for(&mut self, now: Time, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) -> bool {
         if self.has_room_for(peer) {
             return true;
         }
-        let wait = averaging.timeout.short_limit();
-        let is_late = |incoming: &Incoming| matches!(incoming.stage, Stage::Expecting) && now - incoming.since >= wait;
+        let is_late =
+            |incoming: &Incoming| incoming.keeps_place_until(&averaging.timeout).is_some_and(|until| until <= now);
         let late = self.exchanges.iter().filter(|((starter, _), incoming)| *starter != peer && is_late(incoming));
-        if let Some(key) = late.min_by_key(|(_, incoming)| incoming.since).map(|(key, _)| *key) {
+        if let Some((key, incoming)) = late.min_by_key(|(_, incoming)| incoming.since) {
+            let (key, has_reply) = (*key, incoming.replied_at.is_some());
+            self.stalled = has_reply.then_some(key.0);
             self.fail(key, ExchangeFailure::DeadlinePassed, averaging, out);
         }
         self.has_room_for(peer)
+    }
+
+    /// Who has lost its place because it kept others waiting, once.
+    pub(crate) fn take_stalled(&mut self) -> Option<PeerId> {
+        self.stalled.take()
     }
 
     /// The highest number heard from a starter: anything up to it is a late duplicate.
@@ -194,6 +202,7 @@ impl Responder {
             deadline: now + timeout,
             received: None,
             reply: None,
+            replied_at: None,
             news: None,
             stage: Stage::Expecting,
         };
@@ -327,11 +336,8 @@ impl Responder {
     }
 
     /// A reply of ours was confirmed, or did not get through: then a repeated proposal has it sent again.
-    pub(crate) fn on_transfer_ended(&mut self, ended: TransferId, finished: bool) {
-        for incoming in self.exchanges.values_mut() {
-            incoming.sent_mut().for_each(|sent| sent.on_transfer_ended(ended, finished));
-            incoming.forget_arrived();
-        }
+    pub(crate) fn on_transfer_ended(&mut self, now: Time, ended: TransferId, finished: bool) {
+        self.exchanges.values_mut().for_each(|incoming| incoming.on_transfer_ended(now, ended, finished));
     }
 
     /// The model is another one: codes of the old one are not merged any more.

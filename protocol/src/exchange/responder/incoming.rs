@@ -3,8 +3,10 @@
 use super::super::averaging::{Averaging, Circumstances};
 use super::super::outbound::Outbound;
 use super::super::terms::Terms;
+use super::super::timeout::TimeoutEstimator;
 use crate::Payload;
-use crate::effect::WorkerOrder;
+use crate::bounds::CODES_WAIT_FACTOR;
+use crate::effect::{TransferId, WorkerOrder};
 use crate::fragments::Holding;
 use crate::message::{Accept, ExchangeNumber, Message};
 use crate::numerics::{Encoded, MergeRole, Reference};
@@ -28,6 +30,8 @@ pub(super) struct Incoming {
     pub(super) received: Option<Payload>,
     /// Our codes, once they are made; kept after the merge in case they get lost.
     pub(super) reply: Option<Outbound>,
+    /// When those had arrived, or broke off, for the first time.
+    pub(super) replied_at: Option<Time>,
     /// That we have merged.
     pub(super) news: Option<Outbound>,
     pub(super) stage: Stage,
@@ -73,6 +77,29 @@ impl Incoming {
             Stage::AwaitingCodes(..) => !self.sent().any(Outbound::is_on_its_way),
             _ => false,
         }
+    }
+
+    /// Until when it keeps its place, where it only waits for the starter. How long a starter may take it says itself, and two that
+    /// say nothing more would keep all others out.
+    pub(super) fn keeps_place_until(&self, timeout: &TimeoutEstimator) -> Option<Time> {
+        match (&self.stage, self.replied_at) {
+            (Stage::Expecting, _) => Some(self.since + timeout.short_limit()),
+            (Stage::AwaitingCodes(..), Some(replied_at)) if self.is_idle() => {
+                // What is usual here says nothing of a slow line, and what has been until now does.
+                let wait = (replied_at - self.since).saturating_mul(CODES_WAIT_FACTOR);
+                Some(replied_at + wait.max(timeout.limit()))
+            }
+            _ => None,
+        }
+    }
+
+    /// A transfer has ended, perhaps one of ours.
+    pub(super) fn on_transfer_ended(&mut self, now: Time, ended: TransferId, finished: bool) {
+        self.sent_mut().for_each(|sent| sent.on_transfer_ended(ended, finished));
+        if self.reply.as_ref().is_some_and(|reply| !reply.is_on_its_way()) {
+            self.replied_at.get_or_insert(now);
+        }
+        self.forget_arrived();
     }
 
     /// Codes that have arrived and are merged are needed no more.
