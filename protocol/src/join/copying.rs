@@ -245,10 +245,16 @@ impl Copying {
     ) -> bool {
         let start = self.chunking.span(part.clone()).start;
         let new = self.missing.within(&part);
-        for range in new.ranges() {
+        let bytes_of = |range: &Range<u32>| {
             let values = self.chunking.span(range.clone());
-            let bytes = 4 * (values.start - start)..4 * (values.end - start);
-            let Some(values) = payload.slice(bytes) else { return false };
+            4 * (values.start - start)..4 * (values.end - start)
+        };
+        let bytes_new: usize = new.ranges().iter().map(|range| bytes_of(range).len()).sum();
+        // All that came stays in memory with what is kept of it: were parts to overlap, many times the state.
+        let is_mostly_new = 2 * bytes_new >= payload.len();
+        for range in new.ranges() {
+            let Some(values) = payload.slice(bytes_of(range)) else { return false };
+            let values = if is_mostly_new { values } else { values.bytes().to_vec().into() };
             self.parts.insert(range.start, values);
             self.missing.remove(range);
         }
@@ -259,16 +265,19 @@ impl Copying {
             }
         }
         if let Some(asked) = self.asked.iter_mut().find(|asked| (asked.peer, asked.request) == (donor.peer, request)) {
-            let taken = now - asked.since;
-            if asked.sent > 0 {
-                self.pace.record(taken); // the first one waits for a step, and for connections
-            }
-            asked.sent += part.end - part.start;
-            asked.is_helped = false;
-            asked.since = now;
             asked.repeat_at = NEVER;
-            asked.late_at = now + self.pace.limit();
-            asked.stalled_at = now + STATE_STALL;
+            // Who sends the same again and again does nothing for the copy, and is to be late in the end.
+            if new.count() > 0 {
+                let taken = now - asked.since;
+                if asked.sent > 0 {
+                    self.pace.record(taken); // the first one waits for a step, and for connections
+                }
+                asked.sent += part.end - part.start;
+                asked.is_helped = false;
+                asked.since = now;
+                asked.late_at = now + self.pace.limit();
+                asked.stalled_at = now + STATE_STALL;
+            }
         }
         // What others have brought meanwhile, nobody waits for any more.
         let missing = self.missing.clone();
@@ -341,3 +350,78 @@ fn to_chunks(range: &Range<u32>) -> Chunks {
 
 /// Later than any deadline.
 const NEVER: Time = Time::MAX;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::fragments::Fragments;
+
+    const CHUNKS: u32 = 600;
+
+    /// Memory of a transfer, counted for as long as anything of it is held.
+    struct Counted(Vec<u8>, Arc<AtomicUsize>);
+
+    impl Counted {
+        fn payload(bytes: usize, held: &Arc<AtomicUsize>) -> Payload {
+            held.fetch_add(bytes, Ordering::Relaxed);
+            Bytes::from_owner(Counted(vec![0; bytes], held.clone())).into()
+        }
+    }
+
+    impl AsRef<[u8]> for Counted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.1.fetch_sub(self.0.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// A copy of which all is asked of one donor, in chunks of one value.
+    fn asked_of_one() -> (Copying, Witness) {
+        let chunking = Chunking::new(&Fragments::equal(CHUNKS as usize, 1), Holding::ALL, 1);
+        let donor = Witness { peer: PeerId::from_public_key([1; 32]), range: None, holding: Holding::ALL };
+        let mut copying = Copying::new(chunking);
+        copying.ask(Time::ZERO, donor.peer, 0, Chunks { first: 0, count: CHUNKS });
+        (copying, donor)
+    }
+
+    /// Of each part a single chunk was new, and all of it was held: 256 times the model.
+    #[test]
+    fn parts_that_overlap_hold_no_more_than_twice_the_state() {
+        for step in [1, 100, 150, 200] {
+            let (mut copying, donor) = asked_of_one();
+            let (held, mut most) = (Arc::default(), 0);
+            for first in (0..=CHUNKS - STATE_PART_CHUNKS_MAX).rev().step_by(step) {
+                let part = first..first + STATE_PART_CHUNKS_MAX;
+                let payload = Counted::payload(4 * part.len(), &held);
+                assert!(copying.expects(donor.peer, 0, first, part.len()).is_some(), "the donor may send this");
+                copying.take(Time::ZERO, (donor, 0), part, &payload, 1.0);
+                drop(payload);
+                most = most.max(held.load(Ordering::Relaxed));
+            }
+            assert!(most <= 2 * 4 * CHUNKS as usize, "{most} bytes with parts that begin {step} chunks apart");
+        }
+    }
+
+    /// It was never late, and its chunks were asked of nobody else.
+    #[test]
+    fn who_sends_the_same_again_and_again_is_late_and_given_up() {
+        let (mut copying, donor) = asked_of_one();
+        let mut now = Time::ZERO;
+        while now < Time::ZERO + STATE_STALL {
+            copying.take(now, (donor, 0), 0..1, &vec![0; 4].into(), 1.0);
+            now = now + Duration::from_secs(1);
+        }
+        assert!(copying.is_anybody_late(now));
+        assert!(copying.give_up_stalled(now), "nothing has come since its first chunk");
+    }
+}
