@@ -153,6 +153,11 @@ pub const WEIGHT_CLAMP: f32 = 4.0;
 /// Joiners that are sent the model at once; they share one copy of it.
 pub const STATE_TRANSFERS_MAX: usize = 4;
 
+/// A joiner has its place for so long, where members of its range of addresses have no more places than those of a newcomer's. Who
+/// gives way asks elsewhere, or here again, and keeps what has come: where more joiners than [`STATE_TRANSFERS_MAX`] take that long,
+/// they take turns (a guess: four that read as slowly as they may would otherwise keep all others out for hours).
+pub const STATE_TURN: Duration = Duration::from_secs(600);
+
 /// Values in a chunk of a state: 16 KiB, which a link of 64 kbit/s carries in two seconds. Chunks are what is asked for and
 /// counted; so small that none has to be resumed where its donor dies. All nodes of a swarm must agree.
 pub const STATE_CHUNK_VALUES: usize = 4096;
@@ -181,7 +186,7 @@ pub const STATE_SHARED_FROM: Duration = Duration::from_secs(8);
 pub const STATE_COPY_KEPT: Duration = Duration::from_secs(3);
 
 /// Values that a donor copies of its state at once: 64 MiB, as many as a request asks for. Training stands still for the time of such a
-/// copy.
+/// copy, so that one joiner has no other within [`STATE_COPY_KEPT`], unless it has taken half of it by then.
 pub const STATE_COPY_VALUES: usize = STATE_CHUNK_VALUES * STATE_CHUNKS_MAX as usize;
 
 /// Nor does it serve requests after so many own steps (a guess): a tiny model takes thousands in three seconds.

@@ -326,7 +326,7 @@ impl Node {
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
                 let has_model = is_sound && !is_copying_anew && !self.is_resting;
                 let steps = has_model.then_some(self.pairwise.training().steps);
-                self.giving.on_request(now, peer, (request, chunks), steps, out)
+                self.giving.on_request(now, (peer, self.membership.range(peer)), (request, chunks), steps, out)
             }
             Message::RefuseState { request, retry_after_ms: _ } => {
                 self.joining.on_refusal(now, peer, request);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use murmur_protocol::bounds::{JOINING_RETRY, STATE_COPY_KEPT, STATE_COPY_STEPS, STATE_PARTS_SENT_MAX};
 use murmur_protocol::message::{Chunks, Message, Propose, Standing, TransferHeader};
 use murmur_protocol::{
-    Config, Effect, Event, NetworkOrder, Notice, Part, Payload, PeerId, RequestId, RunManifest, Selection, Snapshot,
-    Start, TrainerOrder, TrainingReport,
+    AddressRange, Config, Effect, Event, NetworkOrder, Notice, Part, Payload, PeerId, RequestId, RunManifest,
+    Selection, Snapshot, Start, TrainerOrder, TrainingReport,
 };
 
 use crate::driven::{Driven, layout, peer};
@@ -434,6 +434,27 @@ fn chunks_that_no_state_has_are_misbehaviour() {
         );
         assert_eq!(driven.node.status().misbehaviours.values().sum::<u64>(), 1, "{chunks:?}");
     }
+}
+
+/// By the ranges of addresses in which they are reached.
+#[test]
+fn four_joiners_of_one_range_make_room_for_one_of_another() {
+    let (mut driven, _) = connected(Start::WithModel, 6);
+    (1..=6).for_each(|key| {
+        drop(driven.tell(Event::RangeFound { peer: peer(key), range: AddressRange((key / 5).into()) }))
+    });
+    (1..=4).for_each(|key| drop(driven.tell(asks(peer(key), 0, 0))));
+    let effects = driven.tell(asks(peer(5), 0, 0));
+    let refused = |effects: &[Effect]| -> Vec<PeerId> {
+        let refused = effects.iter().filter_map(|effect| match effect {
+            Effect::Network(NetworkOrder::Send { peer, message: Message::RefuseState { .. } }) => Some(*peer),
+            _ => None,
+        });
+        refused.collect()
+    };
+    assert_eq!(refused(&effects), [peer(1)], "it asks elsewhere");
+    assert_eq!(refused(&driven.tell(asks(peer(6), 0, 0))), [peer(2)]);
+    assert_eq!(refused(&driven.tell(asks(peer(1), 1, 0))), [peer(1)], "there are as many of each");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! a boundary may be a second away, and one that comes back for the next chunks should not wait for it again. Chunks travel in
 //! parts that take about two seconds each on the joiner's line.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
 use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;
-use crate::peer::PeerId;
+use crate::peer::{AddressRange, PeerId};
 use crate::time::Time;
 use crate::{Payload, Snapshot};
 
@@ -29,7 +30,7 @@ pub(crate) struct Giving {
     chunking: Chunking,
     /// Of the model's layout.
     digest: [u8; 32],
-    /// Joiners being served; at most [`STATE_TRANSFERS_MAX`].
+    /// Joiners being served, at most [`STATE_TRANSFERS_MAX`], and as many that have given way to others.
     joiners: BTreeMap<PeerId, Given>,
     /// The last copy; kept for [`STATE_COPY_KEPT`] where nobody is served.
     copy: Option<Copy>,
@@ -37,6 +38,17 @@ pub(crate) struct Giving {
     copying: Option<Range<usize>>,
     /// As many as are copied at once.
     copy_values: usize,
+    /// For whom some of a large state was copied in the last [`STATE_COPY_KEPT`].
+    copied: BTreeMap<PeerId, Copied>,
+}
+
+/// What a joiner has of a copy of some of the state that was made for it.
+#[derive(Debug)]
+struct Copied {
+    /// Until when no other is made for it.
+    until: Time,
+    /// Or until it has taken so many more chunks.
+    untaken: f64,
 }
 
 /// Some of the state, or all, at one step boundary.
@@ -62,16 +74,24 @@ impl Copy {
         self.values.start <= values.start && values.end <= self.values.end
     }
 
-    /// Those bytes; `None` where the trainer has handed over too little.
-    fn bytes_of(&self, values: &Range<usize>) -> Option<Payload> {
+    /// Those bytes; `None` where the trainer has handed over too little. `is_apart`: in memory of their own, so that they do not
+    /// keep the copy.
+    fn bytes_of(&self, values: &Range<usize>, is_apart: bool) -> Option<Payload> {
         let place = |value: usize| Some(4 * value.checked_sub(self.values.start)?);
-        self.state.slice(place(values.start)?..place(values.end)?)
+        let bytes = self.state.slice(place(values.start)?..place(values.end)?)?;
+        Some(if is_apart { bytes.bytes().to_vec().into() } else { bytes })
     }
 }
 
 #[derive(Debug)]
 struct Given {
     request: u64,
+    /// In which it is reached, where that is known.
+    range: Option<AddressRange>,
+    /// When it got its place.
+    since: Time,
+    /// Whether somebody else has it now: what is on its way still arrives.
+    has_given_way: bool,
     /// Asked for.
     chunks: Chunks,
     /// Chunks that are still to be sent.
@@ -103,15 +123,15 @@ impl Given {
 impl Giving {
     /// `digest`: of the model's layout.
     pub(crate) fn new(chunking: Chunking, digest: [u8; 32]) -> Giving {
-        let (joiners, copy_values) = (BTreeMap::new(), STATE_COPY_VALUES);
-        Giving { chunking, digest, joiners, copy: None, copying: None, copy_values }
+        let (joiners, copied, copy_values) = (BTreeMap::new(), BTreeMap::new(), STATE_COPY_VALUES);
+        Giving { chunking, digest, joiners, copy: None, copying: None, copy_values, copied }
     }
 
     pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
         self.joiners.contains_key(&peer)
     }
 
-    /// `steps`: own steps so far; `None` where there is no model to give.
+    /// `range`: in which the peer is reached, where that is known. `steps`: own steps so far; `None` where there is no model to give.
     ///
     /// A node that does not hold them refuses.
     ///
@@ -120,7 +140,7 @@ impl Giving {
     pub(crate) fn on_request(
         &mut self,
         now: Time,
-        peer: PeerId,
+        (peer, range): (PeerId, Option<AddressRange>),
         (request, chunks): (u64, Chunks),
         steps: Option<u64>,
         out: &mut Outbox,
@@ -128,27 +148,61 @@ impl Giving {
         if !self.chunking.has(chunks) || chunks.count > STATE_CHUNKS_MAX {
             return Err(Misbehaviour::OutOfRange("chunks".into()));
         }
-        if let Some(given) = self.joiners.get_mut(&peer).filter(|given| given.request == request) {
+        let is_served = |given: &&mut Given| given.request == request && !given.has_given_way;
+        if let Some(given) = self.joiners.get_mut(&peer).filter(is_served) {
             // Repeated while it is being served, or somebody else sends the rest.
             given.unsent.end = given.unsent.end.min(chunks.first + chunks.count).max(given.unsent.start);
             self.free_place(peer, false, out);
             return Ok(());
         }
-        let is_full = self.joiners.len() >= STATE_TRANSFERS_MAX && !self.joiners.contains_key(&peer);
-        let Some(steps) = steps.filter(|_| !is_full && self.chunking.holds(chunks)) else {
+        let Some(steps) = steps.filter(|_| self.chunking.holds(chunks) && self.makes_room_for(now, (peer, range), out))
+        else {
             refuse(peer, request, out);
             return Ok(());
         };
         // What was asked for before and is not on its way yet, nobody waits for any more.
-        let sent = self.joiners.remove(&peer).map(|given| given.sent).unwrap_or_default();
+        let before = self.joiners.remove(&peer);
+        let since = before.as_ref().filter(|given| !given.has_given_way).map_or(now, |given| given.since);
+        let sent = before.map(|given| given.sent).unwrap_or_default();
         let unsent = chunks.first..chunks.first + chunks.count;
         let values = self.chunking.span(unsent.clone());
         let source = self.copy.clone().filter(|copy| copy.is_fresh(now, steps) && copy.has(&values));
-        self.joiners.insert(peer, Given { request, chunks, unsent, source, has_failed: false, sent });
+        let (has_given_way, has_failed) = (false, false);
+        let given = Given { request, range, since, has_given_way, chunks, unsent, source, has_failed, sent };
+        self.joiners.insert(peer, given);
         self.send_on(now, peer, out);
         self.free_place(peer, false, out);
-        self.take_copy(out);
+        self.take_copy(now, out);
         Ok(())
+    }
+
+    /// Whether there is a place for this peer. Where all are taken, one of the range of addresses that has more of them gives way, or
+    /// of one that has as many and has had its turn: of those the slowest.
+    fn makes_room_for(&mut self, now: Time, (peer, range): (PeerId, Option<AddressRange>), out: &mut Outbox) -> bool {
+        let served = || self.joiners.iter().filter(|(_, given)| !given.has_given_way);
+        if served().count() < STATE_TRANSFERS_MAX || served().any(|(joiner, _)| *joiner == peer) {
+            return true;
+        }
+        if self.joiners.len() >= 2 * STATE_TRANSFERS_MAX && !self.joiners.contains_key(&peer) {
+            return false;
+        }
+        // The newcomer counts as well: where it is one of many, its own range makes room.
+        let places_of = |of| served().filter(|(_, given)| given.range == of).count() + usize::from(of == range);
+        let places = places_of(range);
+        let may_go = |given: &Given| {
+            let places_of = places_of(given.range);
+            places_of > places || (places_of == places && now - given.since >= STATE_TURN)
+        };
+        let candidates = served().filter(|(_, given)| may_go(given));
+        let rank = |given: &Given| (Reverse(places_of(given.range)), given.sent.size.chunks(), given.since);
+        let next = candidates.min_by_key(|(_, given)| rank(given)).map(|(joiner, _)| *joiner);
+        let Some((joiner, given)) = next.and_then(|joiner| Some((joiner, self.joiners.get_mut(&joiner)?))) else {
+            return false;
+        };
+        (given.unsent, given.source, given.has_given_way) = (0..0, None, true);
+        refuse(joiner, given.request, out);
+        self.free_place(joiner, false, out);
+        true
     }
 
     pub(crate) fn on_snapshot(&mut self, now: Time, snapshot: &Snapshot, report: &TrainingReport, out: &mut Outbox) {
@@ -162,7 +216,7 @@ impl Giving {
             self.free_place(peer, false, out);
         }
         self.copy = Some(copy);
-        self.take_copy(out);
+        self.take_copy(now, out);
     }
 
     /// The trainer could not make a copy; who waits for it asks again.
@@ -183,6 +237,9 @@ impl Giving {
             // One after the other on the same line: this one had it since the one before was through.
             given.sent.size.on_confirmed(chunks, now - began.max(given.sent.confirmed_at));
             given.sent.confirmed_at = now;
+            if let Some(copied) = self.copied.get_mut(&peer) {
+                copied.untaken -= chunks;
+            }
         }
         if !finished && !given.is_waiting() {
             // The joiner is told when nothing is on its way any more, and asks elsewhere for all that is missing.
@@ -191,6 +248,7 @@ impl Giving {
         }
         self.send_on(now, peer, out);
         self.free_place(peer, finished, out);
+        self.take_copy(now, out);
     }
 
     /// Somebody else may have the place of a joiner to whom nothing is on its way, nor to be sent. `has_arrived`: what was on its
@@ -198,7 +256,9 @@ impl Giving {
     fn free_place(&mut self, peer: PeerId, has_arrived: bool, out: &mut Outbox) {
         let Some(given) = self.joiners.get(&peer) else { return };
         if given.unsent.is_empty() && given.sent.parts.is_empty() {
-            if given.has_failed {
+            if given.has_given_way {
+                // It has been told so.
+            } else if given.has_failed {
                 refuse(peer, given.request, out);
             } else if has_arrived {
                 out.notice(Notice::StateSent { peer, chunks: given.chunks.count, of: self.chunking.held_count() });
@@ -215,8 +275,9 @@ impl Giving {
     /// The node has another model now: what is still to be sent is of a new copy.
     pub(crate) fn on_model_replaced(&mut self, out: &mut Outbox) {
         self.copy = None;
+        self.copied.clear();
         self.joiners.values_mut().for_each(|given| given.source = None);
-        self.take_copy(out);
+        self.take_copy(out.now(), out);
     }
 
     /// The node holds other fragments of the model now. Whoever is being served asks elsewhere for what is not on its way: it is
@@ -225,6 +286,7 @@ impl Giving {
         let all = 0..self.chunking.values();
         self.chunking.hold(holding);
         self.copy = None;
+        self.copied.clear();
         // A copy of all that is under way is of what is held now, and one of some values is nobody's.
         let now = |copying| if copying == all { 0..self.chunking.values() } else { 0..0 };
         self.copying = self.copying.take().map(now);
@@ -239,42 +301,53 @@ impl Giving {
     }
 
     /// Has what the first of those who wait asks for copied, and what follows, unless something is being copied.
-    fn take_copy(&mut self, out: &mut Outbox) {
-        let Some(given) = self.joiners.values().find(|given| given.is_waiting()).filter(|_| self.copying.is_none())
-        else {
-            return;
-        };
+    fn take_copy(&mut self, now: Time, out: &mut Outbox) {
+        self.copied.retain(|_, copied| now < copied.until && copied.untaken > 0.0);
+        let mut waiting =
+            self.joiners.iter().filter(|(peer, given)| given.is_waiting() && !self.copied.contains_key(peer));
+        let Some((peer, given)) = waiting.next().filter(|_| self.copying.is_none()) else { return };
         let (asked, all) = (self.chunking.span(given.unsent.clone()), self.chunking.values());
         let end = all.min(asked.end.max(asked.start + self.copy_values));
         let values = if all <= self.copy_values { 0..all } else { asked.start..end };
         let selection = match values == (0..all) {
             true => Selection::State,
-            false => Selection::Values { first: values.start, end: values.end },
+            false => {
+                // Who asks for chunks that are far apart would have training stand still for each of them.
+                let untaken = self.chunking.length(values.len()) / 2.0;
+                self.copied.insert(*peer, Copied { until: now + STATE_COPY_KEPT, untaken });
+                Selection::Values { first: values.start, end: values.end }
+            }
         };
         self.copying = Some(values);
         out.request(Purpose::StateSnapshot, |request| TrainerOrder::TakeSnapshot { request, selection });
     }
 
-    /// When the copy is dropped, where nobody is being served.
+    /// When the copy is dropped, where nobody is being served, or the next one may be made for somebody who waits.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.copy.as_ref().filter(|_| self.joiners.is_empty()).map(|copy| copy.taken_at + STATE_COPY_KEPT)
+        let dropped_at =
+            self.copy.as_ref().filter(|_| self.joiners.is_empty()).map(|copy| copy.taken_at + STATE_COPY_KEPT);
+        let waiting = self.joiners.iter().filter(|(_, given)| given.is_waiting() && self.copying.is_none());
+        let copied_at = waiting.filter_map(|(peer, _)| self.copied.get(peer)).map(|copied| copied.until);
+        copied_at.chain(dropped_at).min()
     }
 
-    pub(crate) fn on_deadline(&mut self, now: Time) {
+    pub(crate) fn on_deadline(&mut self, now: Time, out: &mut Outbox) {
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.copy = None;
+            self.copy.take_if(|copy| self.joiners.is_empty() && copy.taken_at + STATE_COPY_KEPT <= now);
+            self.take_copy(now, out);
         }
     }
 
     fn send_on(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
         let Some(given) = self.joiners.get_mut(&peer) else { return };
         let Some(copy) = &given.source else { return };
+        let is_apart = copy.values.len() < self.chunking.values();
         while given.sent.parts.len() < STATE_PARTS_SENT_MAX && !given.unsent.is_empty() {
             let count = given.sent.size.chunks().min(given.unsent.end - given.unsent.start);
             let chunk = given.unsent.start;
             given.unsent.start += count;
             let values = self.chunking.span(chunk..chunk + count);
-            let Some(payload) = copy.bytes_of(&values) else {
+            let Some(payload) = copy.bytes_of(&values, is_apart) else {
                 // A trainer that hands over too little has failed; the joiner asks elsewhere.
                 (given.unsent, given.has_failed) = (0..0, true);
                 break;

@@ -29,7 +29,7 @@ impl Node {
         let out = &mut self.outbox;
         self.membership.on_deadline(now, is_busy, out);
         self.pairwise.on_deadline(now, out);
-        self.giving.on_deadline(now);
+        self.giving.on_deadline(now, out);
         if let Some(synchronous) = &mut self.synchronous {
             synchronous.on_deadline(now, out);
         }

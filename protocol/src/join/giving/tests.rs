@@ -14,7 +14,7 @@ fn chunking(values: usize, chunk: usize) -> Chunking {
 fn a_joiner_gets_the_rest_from_a_model_that_took_the_others_place() {
     let (mut giving, mut out) = (Giving::new(chunking(8, 2), [0; 32]), Outbox::default());
     let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
-    giving.on_request(now, joiner, (0, Chunks { first: 0, count: 4 }), Some(0), &mut out).expect("sound");
+    giving.on_request(now, (joiner, None), (0, Chunks { first: 0, count: 4 }), Some(0), &mut out).expect("sound");
     giving.on_snapshot(now, &Snapshot::from(vec![0.0; 8]), &TrainingReport::default(), &mut out);
     giving.on_model_replaced(&mut out);
     while out.pop().is_some() {}
@@ -32,7 +32,7 @@ fn share_of_the_line(way: Duration, wait: Duration) -> f64 {
     let (mut giving, mut out) = (Giving::new(chunking(CHUNKS as usize, 1), [0; 32]), Outbox::default());
     let (joiner, mut now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
     let chunks = Chunks { first: 0, count: CHUNKS };
-    giving.on_request(now, joiner, (0, chunks), Some(0), &mut out).expect("sound");
+    giving.on_request(now, (joiner, None), (0, chunks), Some(0), &mut out).expect("sound");
     giving.on_snapshot(now, &Snapshot::from(vec![0.0; CHUNKS as usize]), &TrainingReport::default(), &mut out);
     let (mut free_at, mut confirmed) = (now, VecDeque::new());
     loop {
@@ -65,16 +65,16 @@ fn a_line_is_not_idle_although_streams_and_confirmations_wait_for_busy_machines(
 fn a_short_chunk_tells_of_the_line_what_a_whole_one_tells() {
     let (mut giving, mut out) = (Giving::new(chunking(9, 4), [0; 32]), Outbox::default());
     let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
-    giving.on_request(now, joiner, (0, Chunks { first: 2, count: 1 }), Some(0), &mut out).expect("sound");
+    giving.on_request(now, (joiner, None), (0, Chunks { first: 2, count: 1 }), Some(0), &mut out).expect("sound");
     giving.on_snapshot(now, &Snapshot::from(vec![0.0; 9]), &TrainingReport::default(), &mut out);
-    giving.on_request(now, joiner, (1, Chunks { first: 0, count: 2 }), Some(0), &mut out).expect("sound");
+    giving.on_request(now, (joiner, None), (1, Chunks { first: 0, count: 2 }), Some(0), &mut out).expect("sound");
     let parts = |out: &mut Outbox| {
         let started = |effect: &Effect| matches!(effect, Effect::Network(NetworkOrder::StartTransfer { .. }));
         std::iter::from_fn(|| out.pop()).filter(started).count()
     };
     assert_eq!(parts(&mut out), 3, "nothing is known of the line");
     giving.on_transfer_ended(now + Duration::from_millis(600), TransferId(0), true, &mut out);
-    giving.on_request(now, joiner, (2, Chunks { first: 0, count: 2 }), Some(0), &mut out).expect("sound");
+    giving.on_request(now, (joiner, None), (2, Chunks { first: 0, count: 2 }), Some(0), &mut out).expect("sound");
     assert_eq!(giving.joiners[&joiner].sent.size.chunks(), 1);
 }
 
@@ -83,12 +83,12 @@ fn a_copy_that_nobody_wants_any_more_is_dropped() {
     let (mut giving, mut out) = (Giving::new(chunking(8, 4), [0; 32]), Outbox::default());
     let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
     let chunks = Chunks { first: 0, count: 1 };
-    giving.on_request(now, joiner, (0, chunks), Some(0), &mut out).expect("sound");
+    giving.on_request(now, (joiner, None), (0, chunks), Some(0), &mut out).expect("sound");
     giving.on_snapshot(now, &Snapshot::from(vec![0.0; 8]), &TrainingReport::default(), &mut out);
-    giving.on_deadline(now + STATE_COPY_KEPT);
+    giving.on_deadline(now + STATE_COPY_KEPT, &mut out);
     assert!(giving.copy.is_some() && giving.next_deadline().is_none(), "it is being sent");
     giving.on_transfer_ended(now, TransferId(0), true, &mut out);
-    giving.on_deadline(giving.next_deadline().expect("nobody is served"));
+    giving.on_deadline(giving.next_deadline().expect("nobody is served"), &mut out);
     assert!(giving.copy.is_none() && giving.next_deadline().is_none());
 }
 
@@ -98,7 +98,7 @@ fn whom_nothing_is_to_be_sent_any_more_holds_no_place() {
     let (mut giving, mut out) = (Giving::new(chunking(16, 2), [0; 32]), Outbox::default());
     let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
     let ask = |giving: &mut Giving, out: &mut Outbox, request, first, count| {
-        giving.on_request(now, joiner, (request, Chunks { first, count }), Some(0), out).expect("sound");
+        giving.on_request(now, (joiner, None), (request, Chunks { first, count }), Some(0), out).expect("sound");
     };
     ask(&mut giving, &mut out, 0, 5, 1);
     ask(&mut giving, &mut out, 0, 0, 1);
@@ -134,7 +134,7 @@ fn of_a_large_state_as_much_is_copied_as_is_asked_for() {
     let model: Vec<f32> = (0..16).map(|value| value as f32).collect();
     let now = Time::ZERO;
     let asked = |giving: &mut Giving, out: &mut Outbox, peer, request, first, count| {
-        giving.on_request(now, peer, (request, Chunks { first, count }), Some(0), out).expect("sound");
+        giving.on_request(now, (peer, None), (request, Chunks { first, count }), Some(0), out).expect("sound");
     };
     let happened = |out: &mut Outbox| {
         let mut said = Vec::new();
@@ -164,6 +164,7 @@ fn of_a_large_state_as_much_is_copied_as_is_asked_for() {
     assert_eq!(happened(&mut out), ["6: 2", "7: 2"]);
     asked(&mut giving, &mut out, joiner, 1, 7, 1);
     assert_eq!(happened(&mut out), ["7: 2"], "the last copy has it");
+    giving.copied.clear();
     asked(&mut giving, &mut out, joiner, 2, 0, 8);
     assert_eq!(happened(&mut out), ["State"], "who asks for all is sent all");
     take(&mut giving, &mut out, 0..16);
@@ -177,4 +178,117 @@ fn of_a_large_state_as_much_is_copied_as_is_asked_for() {
     asked(&mut giving, &mut out, joiner, 4, 2, 1);
     take(&mut giving, &mut out, 4..10);
     assert_eq!(happened(&mut out), ["Values { first: 4, end: 10 }"], "what was copied of another holding is nobody's");
+}
+
+/// Of a state of 16 values in chunks of two, six of which are copied at once.
+fn of_a_large_state() -> (Giving, Outbox) {
+    let mut giving = Giving::new(chunking(16, 2), [0; 32]);
+    giving.copy_values = 6;
+    (giving, Outbox::default())
+}
+
+/// The parts that were sent.
+fn sent(out: &mut Outbox) -> Vec<(TransferId, Payload)> {
+    let started = std::iter::from_fn(|| out.pop()).filter_map(|effect| match effect {
+        Effect::Network(NetworkOrder::StartTransfer { transfer, payload, .. }) => Some((transfer, payload)),
+        _ => None,
+    });
+    started.collect()
+}
+
+/// Who asked here and there in turn had training stand still at each of its steps.
+#[test]
+fn who_leaves_what_was_copied_for_it_waits_for_the_next_copy() {
+    let joiner = PeerId::from_public_key([1; 32]);
+    for takes_it in [false, true] {
+        let (mut giving, mut out) = of_a_large_state();
+        let (begin, mut copies) = (Time::ZERO, 0);
+        let mut now = begin;
+        while now <= begin + STATE_COPY_KEPT {
+            let chunks = Chunks { first: 5 * (copies as u32 % 2), count: 3 };
+            giving.on_request(now, (joiner, None), (copies, chunks), Some(0), &mut out).expect("sound");
+            if let Some(values) = giving.copying.clone() {
+                copies += 1;
+                giving.on_snapshot(now, &vec![0.0; values.len()].into(), &TrainingReport::default(), &mut out);
+            }
+            for (transfer, _) in sent(&mut out).iter().filter(|_| takes_it) {
+                giving.on_transfer_ended(now, *transfer, true, &mut out);
+            }
+            now = now + STATE_COPY_KEPT / 10;
+            if giving.next_deadline().is_some_and(|deadline| deadline <= now) {
+                giving.on_deadline(now, &mut out);
+            }
+        }
+        assert_eq!(copies, if takes_it { 11 } else { 2 }, "who takes it all: {takes_it}");
+    }
+}
+
+/// A copy of the rest of a model is large, and a part that is read slowly is on its way for long.
+#[test]
+fn a_part_on_its_way_keeps_no_copy_of_a_large_state() {
+    let (mut giving, mut out) = of_a_large_state();
+    let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
+    giving.on_request(now, (joiner, None), (0, Chunks { first: 0, count: 3 }), Some(0), &mut out).expect("sound");
+    giving.on_snapshot(now, &vec![0.0; 6].into(), &TrainingReport::default(), &mut out);
+    let copy = giving.copy.as_ref().expect("just taken").state.bytes().as_ptr_range();
+    let sent = sent(&mut out);
+    assert!(!sent.is_empty() && sent.iter().all(|(_, part)| !copy.contains(&part.bytes().as_ptr())));
+}
+
+/// Asks for all chunks; whether it is served.
+fn is_served(giving: &mut Giving, now: Time, (joiner, range): (u8, u64), out: &mut Outbox) -> bool {
+    let peer = PeerId::from_public_key([joiner; 32]);
+    let (number, chunks) = (now.since_start().as_secs(), Chunks { first: 0, count: 64 });
+    giving.on_request(now, (peer, Some(AddressRange(range))), (number, chunks), Some(0), out).expect("sound");
+    if let Some(values) = giving.copying.clone() {
+        giving.on_snapshot(now, &vec![0.0; values.len()].into(), &TrainingReport::default(), out);
+    }
+    giving.joiners.get(&peer).is_some_and(|given| !given.has_given_way)
+}
+
+fn served(giving: &Giving) -> Vec<u8> {
+    let served = giving.joiners.iter().filter(|(_, given)| !given.has_given_way);
+    served.map(|(joiner, _)| joiner.as_bytes()[0]).collect()
+}
+
+/// Four that read slowly kept everybody else out, for as long as they liked.
+#[test]
+fn slow_readers_of_one_range_make_room_for_others() {
+    let (mut giving, mut out) = (Giving::new(chunking(64, 1), [0; 32]), Outbox::default());
+    let second = |count| Time::from_start(Duration::from_secs(count));
+    (1..=4).for_each(|key| assert!(is_served(&mut giving, second(key.into()), (key, 7), &mut out)));
+    // The first of them is quick.
+    let of_first = giving.joiners[&PeerId::from_public_key([1; 32])].sent.parts.clone();
+    of_first.iter().for_each(|(transfer, ..)| giving.on_transfer_ended(second(1), *transfer, true, &mut out));
+    assert!(!is_served(&mut giving, second(6), (5, 7), &mut out), "one more of that range is none to make room for");
+    assert!(is_served(&mut giving, second(7), (6, 8), &mut out));
+    assert_eq!(served(&giving), [1, 3, 4, 6], "the slowest has given way, of those the oldest");
+    assert!(!is_served(&mut giving, second(8), (2, 7), &mut out), "nor does it come back");
+    assert!(is_served(&mut giving, second(9), (7, 9), &mut out));
+    assert_eq!(served(&giving), [1, 4, 6, 7]);
+    assert!(!is_served(&mut giving, second(10), (8, 8), &mut out), "each range has as many as it could have");
+    assert!(giving.joiners.len() <= 2 * STATE_TRANSFERS_MAX);
+}
+
+#[test]
+fn where_all_are_of_one_range_they_take_long_turns() {
+    let (mut giving, mut out) = (Giving::new(chunking(64, 1), [0; 32]), Outbox::default());
+    let at = |time| Time::ZERO + time;
+    (1..=4).for_each(|key| assert!(is_served(&mut giving, at(Duration::from_secs(key.into())), (key, 7), &mut out)));
+    assert!(!is_served(&mut giving, at(STATE_TURN), (5, 7), &mut out), "nobody has had its turn");
+    assert!(is_served(&mut giving, at(STATE_TURN + Duration::from_secs(1)), (5, 7), &mut out));
+    assert_eq!(served(&giving), [2, 3, 4, 5]);
+}
+
+/// What has given way is still on its way: its memory is bounded like that of those who are served.
+#[test]
+fn no_more_give_way_than_are_served() {
+    let (mut giving, mut out) = (Giving::new(chunking(64, 1), [0; 32]), Outbox::default());
+    let mut now = Time::ZERO;
+    for key in 1..=40 {
+        now = now + STATE_TURN;
+        is_served(&mut giving, now, (key, 7), &mut out);
+        assert!(giving.joiners.len() <= 2 * STATE_TRANSFERS_MAX && served(&giving).len() <= STATE_TRANSFERS_MAX);
+    }
+    assert_eq!(giving.joiners.len(), 2 * STATE_TRANSFERS_MAX);
 }
