@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::bounds::{STATE_PARTS_SENT_MAX, STATE_TRANSFERS_MAX};
+use murmur_protocol::bounds::{ADDRESSES_TOLD_MAX, STATE_PARTS_SENT_MAX, STATE_TRANSFERS_MAX};
 
 /// Orders that may wait for the swarm task: a burst of the core's effects is a few per peer.
 pub(crate) const ORDERS_MAX: usize = 256;
@@ -288,8 +288,21 @@ pub(crate) const LOOKUP_PERIOD: Duration = Duration::from_secs(60);
 /// Pause between the first node heard of and the first lookup: others that connect at the same time are then asked too.
 pub(crate) const FIRST_LOOKUP_DELAY: Duration = Duration::from_secs(1);
 
-/// Addresses of a peer that identify tells and that are kept: a machine has a few, times two transports.
-pub(crate) const IDENTIFIED_ADDRESSES_MAX: usize = 16;
+/// Addresses that a peer tells of itself at once and that are looked at: a machine has a few, times two transports. Those of
+/// one message would fill it a hundred times over.
+pub(crate) const TOLD_OF_SELF_MAX: usize = 64;
+
+/// Those of them that are kept, and told to others. The longest leads through a relay and takes 109 bytes, without the peer at
+/// its end 68: twenty nodes and twenty announcements with four each fit into the 16 KiB of an answer of the run's table, and who
+/// asks reads no longer one.
+pub(crate) const TABLE_ADDRESSES_MAX: usize = ADDRESSES_TOLD_MAX;
+
+/// How often in a row a peer is heard on one connection that says what it is and where: as it starts it tells of each address,
+/// and of each protocol that it begins to offer.
+pub(crate) const IDENTIFIED_MAX: u32 = 16;
+
+/// In the long run it is heard once more this often: what has changed is told with the next ping.
+pub(crate) const IDENTIFIED_PERIOD: Duration = PING_INTERVAL;
 
 /// Nodes that somebody who looks for a run asks at once: each costs a connection.
 pub(crate) const SEARCH_ASKED_AT_ONCE: usize = 8;

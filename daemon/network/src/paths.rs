@@ -11,7 +11,8 @@ use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use crate::bounds::{HOLE_PUNCH_PAUSE, LOST_WAY_PAUSE};
+use crate::bounds::{HOLE_PUNCH_PAUSE, IDENTIFIED_MAX, IDENTIFIED_PERIOD, LOST_WAY_PAUSE};
+use crate::dial_filter::Bucket;
 
 /// All connections, and what is known about peers behind relays. libp2p's limit of connections bounds both.
 #[derive(Debug, Default)]
@@ -27,6 +28,8 @@ struct PeerPath {
     kind: PathKind,
     /// The other end's address.
     remote: Multiaddr,
+    /// How often what the peer says of itself is still heard.
+    hearings: Bucket,
 }
 
 #[derive(Debug)]
@@ -55,7 +58,7 @@ impl Paths {
             (true, true) => PathKind::OutboundCircuit(endpoint.get_remote_address().clone()),
         };
         let remote = endpoint.get_remote_address().clone();
-        self.open.insert(connection, PeerPath { peer, kind, remote });
+        self.open.insert(connection, PeerPath { peer, kind, remote, hearings: Bucket::full(now) });
         self.review(now + HOLE_PUNCH_PAUSE, peer);
     }
 
@@ -70,6 +73,21 @@ impl Paths {
     /// The other end's address of an open connection.
     pub(crate) fn remote(&self, connection: ConnectionId) -> Option<&Multiaddr> {
         self.open.get(&connection).map(|path| &path.remote)
+    }
+
+    /// Where the connections to a peer lead.
+    pub(crate) fn remotes(&self, peer: PeerId) -> impl Iterator<Item = &Multiaddr> {
+        self.open.values().filter(move |path| path.peer == peer).map(|path| &path.remote)
+    }
+
+    /// Whether what a peer says of itself on a connection is heard now: without an end, that would be all that this node does.
+    pub(crate) fn hears(&mut self, now: Instant, connection: ConnectionId) -> bool {
+        let Some(path) = self.open.get_mut(&connection) else { return false };
+        let hears = path.hearings.has_room(now, IDENTIFIED_PERIOD, IDENTIFIED_MAX);
+        if hears {
+            path.hearings.take(now, IDENTIFIED_PERIOD);
+        }
+        hears
     }
 
     /// Whether a circuit leads to the peer.
@@ -124,6 +142,23 @@ mod tests {
     }
 
     const CIRCUIT: &str = "/ip4/8.8.8.8/tcp/1/p2p-circuit";
+
+    /// With each push the swarm task read a list of addresses.
+    #[test]
+    fn who_says_again_and_again_where_it_is_is_heard_seldom() {
+        let (start, peer) = (Instant::now(), PeerId::random());
+        let mut paths = Paths::default();
+        paths.opened(start, connection(1), peer, &dialed("/ip4/8.8.8.8/tcp/1"));
+        let mut heard_in = |seconds: std::ops::Range<u64>| {
+            let pushes = seconds.flat_map(|second| [start + Duration::from_secs(second); 100]);
+            pushes.filter(|now| paths.hears(*now, connection(1))).count()
+        };
+        assert_eq!(heard_in(0..1), IDENTIFIED_MAX as usize);
+        let later = heard_in(1..81);
+        assert!((9..=11).contains(&later), "{later} in eighty seconds");
+        paths.closed(start, connection(1));
+        assert!(!paths.hears(start, connection(1)), "nobody is there");
+    }
 
     #[test]
     fn a_circuit_is_opened_again_until_something_direct_leads_there() {

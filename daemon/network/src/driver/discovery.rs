@@ -14,9 +14,9 @@ use tokio::time::Instant;
 
 use super::Driver;
 use super::listening::is_everywhere;
-use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_core_peer, to_dialable};
+use crate::address::{ip_of, is_circuit, is_loopback, split_peer, to_core_address, to_core_peer, to_dialable};
 use crate::behaviour::{BehaviourEvent, table_protocol};
-use crate::bounds::{IDENTIFIED_ADDRESSES_MAX, LOOK_PERIOD, OUTBOX_RESERVE, PROBES_HELD};
+use crate::bounds::{LOOK_PERIOD, OUTBOX_RESERVE, PROBES_HELD, TABLE_ADDRESSES_MAX, TOLD_OF_SELF_MAX};
 #[cfg(feature = "mdns")]
 use crate::discovery::neighbours::Found;
 use crate::discovery::table::{meaningful, places_of};
@@ -165,13 +165,10 @@ impl Driver {
     }
 
     fn on_identified(&mut self, peer: libp2p::PeerId, connection: ConnectionId, info: identify::Info) {
-        let listen = self.views.listen.borrow().clone();
-        let scope = self.paths.remote(connection).map_or(Scope::World, |remote| Scope::of_peer(remote, &listen));
-        let told = meaningful(info.listen_addrs, &listen);
-        let told: Vec<Address> = told.iter().filter_map(to_core_address).collect();
-        let believed = scope.believed(&told);
-        let addresses: Vec<Multiaddr> =
-            believed.iter().filter_map(to_dialable).take(IDENTIFIED_ADDRESSES_MAX).collect();
+        if !self.paths.hears(Instant::now(), connection) {
+            return;
+        }
+        let addresses = self.believed_of_itself(info.listen_addrs, self.paths.remote(connection));
         let table = table_protocol(self.shared.manifest.run_id());
         if info.protocols.contains(&table)
             && let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut()
@@ -195,17 +192,54 @@ impl Driver {
         }
     }
 
+    /// Of the addresses that a peer at `remote` tells of itself, those that it is believed about, the best first; at most
+    /// [`TABLE_ADDRESSES_MAX`].
+    fn believed_of_itself(&self, told: Vec<Multiaddr>, remote: Option<&Multiaddr>) -> Vec<Multiaddr> {
+        let listen = self.views.listen.borrow().clone();
+        let scope = remote.map_or(Scope::World, |remote| Scope::of_peer(remote, &listen));
+        let told = meaningful(told, &listen);
+        let told: Vec<Address> = told.iter().take(TOLD_OF_SELF_MAX).filter_map(to_core_address).collect();
+        let mut believed: Vec<Multiaddr> = scope.believed(&told).iter().filter_map(to_dialable).collect();
+        // A machine has addresses in networks of its own that lead nowhere.
+        believed.sort_by_key(|address| (ip_of(address) != remote.and_then(ip_of), !is_global(address)));
+        believed.truncate(TABLE_ADDRESSES_MAX);
+        believed
+    }
+
+    /// A peer says that it takes part in the run, and where.
+    fn on_announced(&mut self, mut record: kad::ProviderRecord) {
+        if record.key != self.finding.key {
+            return;
+        }
+        let listen = self.views.listen.borrow().clone();
+        let nearest = self.paths.remotes(record.provider).min_by_key(|remote| Scope::of_peer(remote, &listen));
+        record.addresses = self.believed_of_itself(record.addresses, nearest);
+        if let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut()
+            && let Err(error) = kademlia.store_mut().add_provider(record)
+        {
+            tracing::debug!(%error, "an announcement was not kept");
+        }
+    }
+
+    /// Has the table forget the oldest of a node's addresses where there are too many: it tells all of them to whoever asks.
+    fn forget_old_addresses(&mut self, peer: &libp2p::PeerId, known: &kad::Addresses) {
+        let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut() else { return };
+        for address in known.iter().take(known.len().saturating_sub(TABLE_ADDRESSES_MAX)) {
+            kademlia.remove_address(peer, address);
+        }
+    }
+
     fn on_table(&mut self, event: kad::Event) {
         match event {
             kad::Event::InboundRequest { request: InboundRequest::AddProvider { record: Some(record) } } => {
-                let is_of_run = record.key == self.finding.key;
-                if let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut().filter(|_| is_of_run)
-                    && let Err(error) = kademlia.store_mut().add_provider(record)
-                {
-                    tracing::debug!(%error, "an announcement was not kept");
+                self.on_announced(record);
+            }
+            kad::Event::RoutingUpdated { peer, is_new_peer, addresses, .. } => {
+                self.forget_old_addresses(&peer, &addresses);
+                if is_new_peer {
+                    self.finding.table_grew(Instant::now());
                 }
             }
-            kad::Event::RoutingUpdated { is_new_peer: true, .. } => self.finding.table_grew(Instant::now()),
             kad::Event::OutboundQueryProgressed {
                 result: QueryResult::GetProviders(Ok(GetProvidersOk::FoundProviders { providers, .. })),
                 ..

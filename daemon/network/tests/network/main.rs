@@ -8,6 +8,7 @@ mod closed;
 mod dawdlers;
 mod failures;
 mod finding;
+mod flooding;
 mod hostile;
 mod manifest;
 mod meeting;

@@ -137,7 +137,7 @@ impl Trap {
     }
 }
 
-fn table_of(run: RunId) -> String {
+pub(crate) fn table_of(run: RunId) -> String {
     format!("/murmur/{run}/kad/1")
 }
 
@@ -178,7 +178,7 @@ const ASKED: [(&str, &[u8]); 10] = [
 ];
 
 /// What is said to a request; `None` where the protocol is not spoken.
-async fn ask(opener: StreamOpener, name: String, request: Vec<u8>) -> Option<(String, Vec<u8>)> {
+pub(crate) async fn ask(opener: StreamOpener, name: String, request: Vec<u8>) -> Option<(String, Vec<u8>)> {
     let protocol = StreamProtocol::try_from_owned(name.clone()).expect("it begins with a slash");
     let mut stream = opener.open(protocol).await.ok()?;
     let mut answer = Vec::new();
