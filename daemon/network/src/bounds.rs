@@ -338,6 +338,16 @@ pub(crate) const STRANGERS_MAX: usize = 64;
 /// How long they are not.
 pub(crate) const STRANGERS_KEPT: Duration = Duration::from_secs(60 * 60);
 
+/// Addresses at which peers see this node that are tried in a while: it has a few, times two transports.
+pub(crate) const CANDIDATES_MAX: usize = 8;
+
+/// Of those, what one host tells of: an address, over two transports.
+pub(crate) const CANDIDATES_PER_HOST_MAX: usize = CANDIDATES_MAX / 4;
+
+/// How long that while is: somebody with a hundred hosts costs this node 16 probes of 100 kB an hour, and libp2p some megabytes of
+/// memory a year. A machine that moves to another network is tried there after it.
+pub(crate) const CANDIDATE_KEPT: Duration = Duration::from_secs(30 * 60);
+
 /// External addresses kept of each kind, confirmed or only seen by peers: a machine has a few, times two transports.
 pub(crate) const EXTERNAL_ADDRESSES_MAX: usize = 8;
 

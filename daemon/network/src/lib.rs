@@ -20,6 +20,7 @@ mod address;
 mod behaviour;
 mod bounds;
 mod bulk;
+mod candidates;
 mod config;
 mod connectivity;
 mod control;

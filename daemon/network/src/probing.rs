@@ -27,7 +27,9 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
 use crate::bounds::{TRIES_MAX, TRIES_PAUSE, TRY_PERIOD};
+use crate::candidates::Candidates;
 use crate::dial_filter::Bucket;
+use crate::sources::Source;
 
 /// A behaviour that can be held.
 pub(crate) struct Held<Inner> {
@@ -35,6 +37,8 @@ pub(crate) struct Held<Inner> {
     until: Until,
     /// Of a service: what it may dial.
     dials: Option<Bucket>,
+    /// What it hears of where this node is seen.
+    candidates: Candidates,
 }
 
 /// Until when it is held. Shared by the handlers of all connections.
@@ -56,7 +60,8 @@ impl<Inner> Held<Inner> {
     /// It begins nothing while it is held, which it is for `time`. The driver looks around every second, and so the swarm polls it
     /// again.
     pub(crate) fn asking(inner: Inner, time: Duration) -> Held<Inner> {
-        Held { inner, until: Until(Arc::new(Mutex::new(Instant::now() + time))), dials: None }
+        let until = Until(Arc::new(Mutex::new(Instant::now() + time)));
+        Held { inner, until, dials: None, candidates: Candidates::default() }
     }
 
     /// Its protocols are not offered while it is held, which it is for `time`. When that is over, peers hear of them (identify tells
@@ -68,6 +73,11 @@ impl<Inner> Held<Inner> {
     /// Holds it for this long.
     pub(crate) fn hold(&self, time: Duration) {
         self.until.extend(time);
+    }
+
+    /// Where this node is seen, as it is told next, was told by a peer from there.
+    pub(crate) fn hear_from(&mut self, source: Option<Source>) {
+        self.candidates.hear_from(source);
     }
 
     /// Counts a dial of a service, where there is one left. After the last one nothing is offered for a while.
@@ -152,7 +162,13 @@ impl<Inner: NetworkBehaviour> NetworkBehaviour for Held<Inner> {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        self.inner.on_swarm_event(event);
+        let is_known_enough = match event {
+            FromSwarm::NewExternalAddrCandidate(seen) => !self.candidates.admit(Instant::now(), seen.addr),
+            _ => false,
+        };
+        if !is_known_enough {
+            self.inner.on_swarm_event(event);
+        }
     }
 
     fn on_connection_handler_event(&mut self, peer: PeerId, connection: ConnectionId, event: THandlerOutEvent<Self>) {

@@ -25,6 +25,7 @@ use crate::handshake::gate::refusal_of_visit;
 use crate::nat::Confirmation;
 use crate::reachability::is_global;
 use crate::scope::Scope;
+use crate::sources::Source;
 
 impl Driver {
     /// What a router has granted while the node began to listen.
@@ -165,6 +166,11 @@ impl Driver {
     }
 
     fn on_identified(&mut self, peer: libp2p::PeerId, connection: ConnectionId, info: identify::Info) {
+        // libp2p tells next where the peer sees this node.
+        let source = self.paths.remote(connection).and_then(Source::of);
+        if let Some(probes) = self.swarm.behaviour_mut().probes.as_mut() {
+            probes.hear_from(source);
+        }
         if !self.paths.hears(Instant::now(), connection) {
             return;
         }

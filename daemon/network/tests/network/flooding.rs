@@ -1,5 +1,7 @@
 //! Strangers that tell a node of themselves more than it should keep: in the run's table, and by libp2p's identify.
 
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
@@ -10,8 +12,9 @@ use libp2p::{PeerId, identify, kad};
 use murmur_network::streams::{StreamOpener, StreamsBehaviour};
 use murmur_network::{Connectivity, Keypair, Multiaddr, TrafficCounter, transport};
 use murmur_protocol::{RunId, RunManifest};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::node::{DEADLINE, Node, Over, config};
 use crate::raw::Raw;
@@ -160,6 +163,35 @@ async fn an_announcement_of_thousands_of_addresses_makes_no_answer_longer() {
     ask(raw.streams.opener.clone(), table_of(run()), framed(message)).await.expect("it has a table");
     let answer = asked_until_it_names(&me, &node, 3, &run().0).await;
     assert!(answer.len() <= ANSWER_OF_ONE_MAX, "{} bytes", answer.len());
+}
+
+/// Each was tried by a peer, to which 100 kB were sent before it did, ten every five seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_that_sees_a_node_in_ever_new_places_has_few_of_them_tried() {
+    const PROBES: Connectivity = Connectivity { nat: true, ..Connectivity::OFF };
+    let (mut node, mut friend) = (node_with(PROBES, Over::Quic).await, node_with(PROBES, Over::Quic).await);
+    let victim = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("a port");
+    let port = victim.local_addr().expect("bound").port();
+    let teller = Teller::connect(&node).await;
+    for number in 0..200 {
+        // Over TCP, where this node does not listen: libp2p puts no port of its own in.
+        teller.push(&[field(4, &binary(&format!("/ip4/127.1.{number}.1/tcp/{port}")))]).await;
+    }
+    node.dial(&friend);
+    node.wait_connected(friend.peer).await;
+    friend.wait_connected(node.peer).await;
+    let mut tried = BTreeSet::new();
+    // Probes begin ten seconds after the start, and who is asked tells with its next ping that it may be.
+    let mut end = Instant::now() + Duration::from_secs(60);
+    while let Ok(visit) = timeout_at(end, victim.accept()).await {
+        let (socket, _) = visit.expect("it listens");
+        if tried.is_empty() {
+            // Two times more.
+            end = Instant::now() + Duration::from_secs(12);
+        }
+        tried.insert(socket.local_addr().expect("connected").ip());
+    }
+    assert!((1..=2).contains(&tried.len()), "{tried:?}");
 }
 
 /// The table kept each address that it was ever told.
