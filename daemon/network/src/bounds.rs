@@ -90,6 +90,14 @@ pub(crate) const INBOUND_PER_HOST_MAX: usize = CONNECTIONS_MAX as usize / 2;
 /// And those of one network.
 pub(crate) const INBOUND_PER_NETWORK_MAX: usize = CONNECTIONS_MAX as usize * 3 / 4;
 
+/// Members of one host that dialed this node, half of the places of the core: with all of them, that host would be the swarm for
+/// this node. Those who come through relays count as one host. Whoever has fewer than the eight members that it wants keeps
+/// looking, so that no swarm behind one address falls apart.
+pub(crate) const MEMBERS_PER_HOST_MAX: usize = murmur_protocol::bounds::CONNECTIONS_MAX / 2;
+
+/// And those of one network on the internet. A private network is its owner's, and may be all of a synchronous group.
+pub(crate) const MEMBERS_PER_NETWORK_MAX: usize = murmur_protocol::bounds::CONNECTIONS_MAX * 3 / 4;
+
 /// Streams of a connection that are still negotiating their protocol.
 pub(crate) const NEGOTIATING_STREAMS_MAX: usize = 32;
 

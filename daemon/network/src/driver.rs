@@ -34,7 +34,7 @@ use crate::paths::Paths;
 use crate::places::{Places, Proven};
 use crate::reachability::Reachability;
 use crate::shared::Shared;
-use crate::sources::{Source, Waiting, who_gives_way};
+use crate::sources::{Source, Waiting, has_place, who_gives_way};
 use crate::visits::Visits;
 use murmur_protocol::NetworkOrder;
 
@@ -103,6 +103,8 @@ struct MemberHandle {
     orders: mpsc::Sender<MemberOrder>,
     close: Option<oneshot::Sender<()>>,
     proven: Proven,
+    /// From where it was reached first; `None` where that is not known.
+    source: Option<Source>,
     /// Whether one of its connections was dialed by this node.
     dialed: bool,
     /// Connections that wait for the member to end, because it takes no more.
@@ -425,11 +427,19 @@ impl Driver {
     }
 
     fn start_member(&mut self, peer: PeerId, link: Link) {
+        let sources = self.members.values().map(|member| member.source);
+        // Whom this node has dialed it wants.
+        if link.dialed.is_none() && !has_place(sources, link.source) {
+            tracing::debug!(%peer, "turned away: there are too many members from there");
+            return;
+        }
         let (orders, order_queue) = mpsc::channel(MEMBER_ORDERS_MAX);
         let (close, closed) = oneshot::channel();
-        let (dialed, proven) = (link.dialed.is_some(), Proven::default());
-        let member = Member::new(self.shared.clone(), peer, (link.network, proven.clone()), order_queue, closed);
-        self.members.insert(peer, MemberHandle { orders, close: Some(close), proven, dialed, waiting: Vec::new() });
+        let (dialed, source, proven) = (link.dialed.is_some(), link.source, Proven::default());
+        let network = source.map(|source| source.network);
+        let member = Member::new(self.shared.clone(), peer, (network, proven.clone()), order_queue, closed);
+        let (close, waiting) = (Some(close), Vec::new());
+        self.members.insert(peer, MemberHandle { orders, close, proven, source, dialed, waiting });
         self.tasks.spawn(async move { TaskEnd::Member(member.run(link).await) });
     }
 

@@ -25,7 +25,7 @@ use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::scope::Scope;
 use crate::shared::Shared;
-use crate::sources::{network_of, range_of};
+use crate::sources::{Source, range_of};
 use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, Stream, StreamOpener};
 
 pub(crate) mod gate;
@@ -67,8 +67,8 @@ pub(crate) struct Link {
     pub(crate) scope: Scope,
     /// Where the peer says it listens, as far as it is believed.
     pub(crate) addresses: Vec<Address>,
-    /// The network in which it is reached, where that is known.
-    pub(crate) network: Option<u128>,
+    /// From where the peer is reached; `None` where that is not known.
+    pub(crate) source: Option<Source>,
     /// The range of addresses to which that belongs.
     pub(crate) range: Option<AddressRange>,
     pub(crate) control: Stream,
@@ -130,8 +130,8 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
         Ok((control, addresses)) => {
             let scope = Scope::of_peer(&remote, &shared.own.borrow());
             let addresses = scope.believed(&addresses);
-            let (network, range) = (network_of(&remote), range_of(&remote));
-            return Ok(Link { is_relayed, dialed, scope, addresses, network, range, control, streams });
+            let (source, range) = (Source::of(&remote), range_of(&remote));
+            return Ok(Link { is_relayed, dialed, scope, addresses, source, range, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
         Err(NoWelcome::Refused(refusal)) => {

@@ -3,13 +3,15 @@
 //! A host is an IPv4 address or an IPv6 network of 64 bits, which is what a provider gives one customer at least; a network
 //! is one of 24 or 48 bits. Connections through a relay have no address of their own: the relay's limits bound them.
 //!
+//! The same holds for members, which have far fewer places. Who is on this machine is not counted among them.
+//!
 //! Whether two members may be one party is another question: whoever has some addresses often has many that lie near them,
 //! and hardly in several of the ranges of 16 or 32 bits that registries give to one provider.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::task::{Context, Poll};
 
 use libp2p::core::Endpoint;
@@ -21,7 +23,7 @@ use libp2p::{Multiaddr, PeerId};
 use murmur_protocol::AddressRange;
 
 use crate::address::{ip_of, is_circuit};
-use crate::bounds::{INBOUND_PER_HOST_MAX, INBOUND_PER_NETWORK_MAX};
+use crate::bounds::{INBOUND_PER_HOST_MAX, INBOUND_PER_NETWORK_MAX, MEMBERS_PER_HOST_MAX, MEMBERS_PER_NETWORK_MAX};
 use crate::reachability::is_global_ip;
 
 /// Why a connection is denied.
@@ -57,11 +59,34 @@ impl Source {
         };
         (!is_relayed).then(|| Source { host: prefix(address, host), network: prefix(address, network) })
     }
+
+    /// An address of the host.
+    fn ip(self) -> IpAddr {
+        Ipv6Addr::from_bits(self.host).to_canonical()
+    }
+
+    fn is_this_machine(self) -> bool {
+        // The network of ::1 has nobody else.
+        self.ip().is_loopback() || self.host == 0
+    }
 }
 
-/// The network behind an address; `None` where the address is a relay's, or a name.
-pub(crate) fn network_of(address: &Multiaddr) -> Option<u128> {
-    Source::of(address).map(|source| source.network)
+/// Whether there is a place for one more member that comes from there, `None` for a relay, beside those from `members`: others must
+/// find room as well.
+///
+/// This machine is no host among others: its programs have all of 127/8 and could come from anywhere in it, and its owner may run a
+/// whole swarm on it.
+pub(crate) fn has_place(members: impl Iterator<Item = Option<Source>>, newcomer: Option<Source>) -> bool {
+    if newcomer.is_some_and(Source::is_this_machine) {
+        return true;
+    }
+    let is_public = newcomer.is_some_and(|source| is_global_ip(source.ip()));
+    let (mut of_host, mut of_network) = (0, 0);
+    for member in members {
+        of_host += usize::from(member.map(|source| source.host) == newcomer.map(|source| source.host));
+        of_network += usize::from(member.map(|source| source.network) == newcomer.map(|source| source.network));
+    }
+    of_host < MEMBERS_PER_HOST_MAX && (of_network < MEMBERS_PER_NETWORK_MAX || !is_public)
 }
 
 /// The range of addresses to which one belongs: an IPv4 network of 16 bits or an IPv6 one of 32; this machine is a range,
@@ -200,6 +225,28 @@ mod tests {
         assert_eq!(same("/ip6/2001:db8::1/tcp/1", "/ip6/2001:db8::ffff:2/tcp/1"), (true, true));
         assert_eq!(same("/ip6/2001:db8:0:1::1/tcp/1", "/ip6/2001:db8:0:2::1/tcp/1"), (false, true));
         assert_eq!(same("/ip6/2001:db8:1::1/tcp/1", "/ip6/2001:db8:2::1/tcp/1"), (false, false));
+    }
+
+    #[test]
+    fn neither_a_host_nor_a_network_nor_all_relays_have_all_members_but_this_machine_may() {
+        let admitted = |place: fn(usize) -> String| {
+            let mut members = Vec::new();
+            for number in 0..100 {
+                let newcomer = source(&place(number));
+                if has_place(members.iter().copied(), newcomer) {
+                    members.push(newcomer);
+                }
+            }
+            members.len()
+        };
+        assert_eq!(admitted(|port| format!("/ip4/8.8.8.8/tcp/{}", port + 1)), MEMBERS_PER_HOST_MAX);
+        assert_eq!(admitted(|host| format!("/ip6/2600:1:2:3::{host:x}/tcp/1")), MEMBERS_PER_HOST_MAX);
+        assert_eq!(admitted(|host| format!("/ip4/8.8.8.{host}/tcp/1")), MEMBERS_PER_NETWORK_MAX);
+        assert_eq!(admitted(|_| "/ip4/8.8.8.8/tcp/1/p2p-circuit".to_owned()), MEMBERS_PER_HOST_MAX);
+        assert_eq!(admitted(|port| format!("/ip4/10.0.0.1/tcp/{}", port + 1)), MEMBERS_PER_HOST_MAX);
+        assert_eq!(admitted(|host| format!("/ip4/10.0.0.{host}/tcp/1")), 100, "a private network is one owner's");
+        assert_eq!(admitted(|port| format!("/ip4/127.0.0.1/tcp/{}", port + 1)), 100);
+        assert_eq!(admitted(|port| format!("/ip6/::1/tcp/{}", port + 1)), 100);
     }
 
     fn waiting(address: &str, is_silent: bool) -> Waiting {

@@ -159,7 +159,7 @@ async fn made_up_addresses_are_dialed_at_a_bounded_rate() {
 }
 
 /// An address of this machine that is not loopback.
-fn outward_address() -> Option<IpAddr> {
+pub(crate) fn outward_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     // Nothing is sent.
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;

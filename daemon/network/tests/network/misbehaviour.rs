@@ -7,11 +7,13 @@ use futures::AsyncWriteExt;
 use murmur_network::streams::{BULK_PROTOCOL, DATA_PROTOCOL, LIFE_PROTOCOL};
 use murmur_network::{Connectivity, Multiaddr, NetworkConfig};
 use murmur_protocol::Misbehaviour;
+use murmur_protocol::bounds::CONNECTIONS_MAX;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::handshake::{Answer, Refusal};
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Address, Event, NetworkOrder, PeerId};
 
+use crate::aimed::outward_address;
 use crate::hostile::{
     Hostile, Raw, honest_greeting, honest_hello, read_frame, socket_of, wait_ended, write, write_frame,
 };
@@ -119,6 +121,33 @@ async fn silent_peers(address: Multiaddr, count: usize) -> Vec<Raw> {
         silent.push(Raw::connect(address.clone()).await);
     }
     silent
+}
+
+/// With the places of all members, one host was the swarm for this node.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_of_one_host_leave_half_of_the_places_to_others() {
+    let Some(outward) = outward_address() else {
+        println!("skipped: this machine has no address but loopback");
+        return;
+    };
+    let mut settings = config(Over::Tcp);
+    settings.listen.push(format!("/ip4/{outward}/tcp/0").parse().expect("an address"));
+    let mut node = Node::start_with(settings).await;
+    let addresses = node.network.listen_addresses();
+    let address = addresses.iter().find(|address| !address.to_string().contains("127.0.0.1")).expect("it listens");
+    let (mut members, mut turned_away) = (Vec::new(), 0);
+    for _ in 0..CONNECTIONS_MAX {
+        let hostile = Raw::connect(address.clone()).await;
+        let (answer, control) = hostile.greet(&honest_greeting()).await;
+        let answer: Answer = codec::decode(&answer).expect("an answer");
+        assert!(matches!(answer, Answer::Run { welcome: true, .. }), "{answer:?}");
+        tokio::select! {
+            _ = node.wait_connected(hostile.peer) => members.push((hostile, control)),
+            () = hostile.streams.opener.closed() => turned_away += 1,
+        }
+    }
+    assert_eq!((members.len(), turned_away), (CONNECTIONS_MAX / 2, CONNECTIONS_MAX / 2));
+    assert_still_serves(&mut node, Over::Tcp).await;
 }
 
 /// Nobody reads before the handshake, so that a gigabyte waited on the connections of one host.
