@@ -13,6 +13,8 @@ use murmur_protocol::RunId;
 
 use crate::bounds::*;
 use crate::connectivity::Connectivity;
+#[cfg(feature = "mdns")]
+use crate::local_network::LocalNetwork;
 use crate::probing::Held;
 use crate::sources::Sources;
 use crate::streams::StreamsBehaviour;
@@ -36,7 +38,7 @@ pub(crate) struct Behaviour {
     pub(crate) relaying: Toggle<relay::Behaviour>,
     hole_punching: Toggle<dcutr::Behaviour>,
     #[cfg(feature = "mdns")]
-    local_network: Toggle<libp2p::mdns::tokio::Behaviour>,
+    local_network: Toggle<LocalNetwork>,
     #[cfg(feature = "upnp")]
     router: Toggle<libp2p::upnp::tokio::Behaviour>,
 }
@@ -137,8 +139,8 @@ fn new_relay(me: libp2p::PeerId) -> relay::Behaviour {
 }
 
 #[cfg(feature = "mdns")]
-fn new_mdns(me: libp2p::PeerId) -> Option<libp2p::mdns::tokio::Behaviour> {
-    libp2p::mdns::tokio::Behaviour::new(libp2p::mdns::Config::default(), me)
+fn new_mdns(me: libp2p::PeerId) -> Option<LocalNetwork> {
+    LocalNetwork::watch(me, LOCAL_NETWORK_PAUSE)
         .inspect_err(|error| tracing::warn!(%error, "the local network cannot be watched: no peers are found on it"))
         .ok()
 }

@@ -402,6 +402,19 @@ pub(crate) const NEIGHBOUR_WAIT: Duration = Duration::from_secs(10);
 /// Findings on the local network that wait so long: each is of one query.
 pub(crate) const NEIGHBOURS_WAITING_MAX: usize = 64;
 
+/// And those on their way to the swarm task, which takes them at once.
+#[cfg(feature = "mdns")]
+pub(crate) const NEIGHBOURS_FOUND_MAX: usize = 64;
+
+/// Places on the local network that are known, of whatever speaks libp2p's mDNS. With one more it is not watched for a while. As
+/// many as somebody who looks for a run tries.
+#[cfg(feature = "mdns")]
+pub(crate) const NEIGHBOURS_KNOWN_MAX: usize = SEARCH_ASKED_MAX * SEARCH_ADDRESSES_MAX;
+
+/// For how long not: whoever floods it begins anew after that, and each time a thread is busy for a moment (a guess).
+#[cfg(feature = "mdns")]
+pub(crate) const LOCAL_NETWORK_PAUSE: Duration = Duration::from_secs(5 * 60);
+
 /// Time without any connected member after which a node is called isolated.
 pub(crate) const ISOLATED_AFTER: Duration = Duration::from_secs(60);
 

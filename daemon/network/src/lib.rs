@@ -35,6 +35,8 @@ mod free_port;
 mod handshake;
 mod identity;
 mod life;
+#[cfg(feature = "mdns")]
+mod local_network;
 mod member;
 mod moving;
 mod muxing;

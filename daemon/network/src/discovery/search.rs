@@ -181,7 +181,7 @@ impl<'a> Looking<'a> {
     fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             #[cfg(feature = "mdns")]
-            SwarmEvent::Behaviour(BehaviourEvent::LocalNetwork(libp2p::mdns::Event::Discovered(found))) => {
+            SwarmEvent::Behaviour(BehaviourEvent::LocalNetwork(found)) => {
                 let mut by_peer = BTreeMap::<_, Vec<Multiaddr>>::new();
                 for (peer, address) in found {
                     by_peer.entry(peer).or_default().push(crate::address::split_peer(address).1);

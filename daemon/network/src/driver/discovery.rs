@@ -136,7 +136,7 @@ impl Driver {
                 self.nat.granted(local_addr, external_addr);
             }
             #[cfg(feature = "mdns")]
-            BehaviourEvent::LocalNetwork(libp2p::mdns::Event::Discovered(found)) => {
+            BehaviourEvent::LocalNetwork(found) => {
                 let mut by_peer = Found::new();
                 for (peer, address) in found {
                     by_peer.entry(peer).or_default().push(split_peer(address).1);
@@ -269,7 +269,7 @@ impl Driver {
 
     fn report_neighbours(&mut self) {
         while let Some(found) = self.neighbours.due(Instant::now(), self.members.is_empty()) {
-            // What comes by multicast comes from the same network.
+            // libp2p takes the sender's own host in place of the one that it tells: who is far away tells of nobody nearer.
             self.report_found(found, Scope::Network);
         }
     }
