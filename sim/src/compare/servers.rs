@@ -107,7 +107,7 @@ impl Servers {
         let done = living.iter().sum::<f64>() / living.len().max(1) as f64;
         while let Some(order) = self.shards[shard].server.poll_order() {
             let range = self.range(shard);
-            let Shard { server, optimizer, gradients, progress } = &mut self.shards[shard];
+            let Shard { optimizer, gradients, progress, .. } = &mut self.shards[shard];
             match order {
                 ServerOrder::Step { of, .. } => {
                     let mut mean = vec![0.0; self.length];
