@@ -49,7 +49,10 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         if node.daemon.in_background {
             crate::process::background::begin()?;
         } else if node.daemon.detach {
-            return crate::process::background::launch();
+            let from_input =
+                matches!(&command, Command::Join(JoinOptions { ticket: Some(ticket), .. }) if ticket == "-");
+            let ticket = from_input.then(join::ticket_from_input).transpose()?;
+            return crate::process::background::launch(ticket.as_deref());
         }
     }
     if matches!(command, Command::Start(_) | Command::Join(_) | Command::Local(_) | Command::Lend(_)) {

@@ -317,9 +317,9 @@ impl Swarm<'_> {
             None => vec!["start".into(), self.run_file.clone().into()],
             Some(address) => ["join", "--bootstrap", address].map(OsString::from).to_vec(),
         };
-        arguments.extend(
-            ["--status-address", "127.0.0.1:0", "--format", "json", "--until-stdin-closes"].map(OsString::from),
-        );
+        // The founder's dashboard is where that of a single daemon is, unless another has that port.
+        let status = if founder.is_none() { "auto" } else { "127.0.0.1:0" };
+        arguments.extend(["--status-address", status, "--format", "json", "--until-stdin-closes"].map(OsString::from));
         arguments.extend(pace.iter().flat_map(|pace| ["--pace", pace]).map(OsString::from));
         arguments.extend(as_typed(&own));
         // Their lines have a secret, which everybody on the machine could read among a process's arguments.

@@ -24,15 +24,16 @@ pub(crate) fn write(prefix: &str, mut bytes: Vec<u8>) -> String {
     format!("{prefix}{}", bs58::encode(bytes).into_string())
 }
 
-/// The bytes of a line, which may stand behind the `command` that takes it.
+/// The bytes of a line, which may stand behind the `command` that takes it, and be broken anywhere: terminals and letters do that.
 pub(crate) fn read(prefix: &str, command: &str, text: &str) -> Result<Vec<u8>, PastedError> {
     let text = text.trim();
     let text = text.strip_prefix(command).map_or(text, str::trim_start);
     let text = text.strip_prefix(prefix).ok_or(PastedError::Prefix)?;
-    if text.len() > TEXT_BYTES_MAX {
+    let letters: String = text.split_whitespace().collect();
+    if letters.len() > TEXT_BYTES_MAX {
         return Err(PastedError::Alphabet);
     }
-    let bytes = bs58::decode(text).into_vec().map_err(|_| PastedError::Alphabet)?;
+    let bytes = bs58::decode(letters).into_vec().map_err(|_| PastedError::Alphabet)?;
     let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(PastedError::Checksum)?;
     let is_whole = blake3::hash(body).as_bytes()[..CHECKSUM_BYTES] == checksum[..];
     if is_whole { Ok(body.to_vec()) } else { Err(PastedError::Checksum) }

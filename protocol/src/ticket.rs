@@ -89,8 +89,12 @@ mod tests {
 
     #[test]
     fn a_ticket_survives_copy_and_paste() {
-        for text in [format!("  {}\n", ticket()), format!("murmur join {}\n", ticket())] {
-            assert_eq!(text.parse(), Ok(ticket()));
+        let text = ticket().to_string();
+        let (first, rest) = text.split_at(text.len() / 2);
+        // A terminal of 80 columns breaks the line, and so do letters.
+        let broken = format!("{first}\r\n  {rest}\n");
+        for text in [format!("  {text}\n"), format!("murmur join {text}\n"), format!("murmur join {broken}"), broken] {
+            assert_eq!(text.parse(), Ok(ticket()), "{text}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 mod asking;
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, IsTerminal, Read};
 use std::time::SystemTime;
 
 use murmur_network::Told;
@@ -17,6 +17,7 @@ use crate::console::note;
 use crate::daemon::Entry;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
+use crate::process::background;
 use crate::settings::NodeSettings;
 use crate::setup::base_model;
 use crate::store::{DataDirectory, SECRET_FILE};
@@ -59,15 +60,22 @@ impl Destination {
 }
 
 /// The ticket on standard input: one of a closed run is a key, and everybody on a machine can read a command's arguments.
-fn ticket_from_input() -> Result<String, Failure> {
+pub(super) fn ticket_from_input() -> Result<String, Failure> {
+    if let Some(line) = background::handed_on() {
+        return Ok(line);
+    }
     let mut text = String::new();
-    let line = std::io::stdin().lock().take(INPUT_BYTES_MAX).read_line(&mut text);
-    match line {
-        Ok(0) => Err(Failure::new(ExitCode::CommandLine, "there is no ticket on standard input")
-            .hint("`murmur join - < FILE`, or `murmur ticket | ssh HOST murmur join -`")),
-        Ok(_) => Ok(text),
+    let mut input = std::io::stdin().lock().take(INPUT_BYTES_MAX);
+    // Who types it ends it with Enter; a file may have it on several lines.
+    let is_typed = std::io::stdin().is_terminal();
+    match if is_typed { input.read_line(&mut text) } else { input.read_to_string(&mut text) } {
+        Ok(_) if text.trim().is_empty() => {
+            Err(Failure::new(ExitCode::CommandLine, "there is no ticket on standard input")
+                .hint("`murmur join - < FILE`, or `murmur ticket | ssh HOST murmur join -`"))
+        }
+        Ok(_) => Ok(text.split_whitespace().collect::<Vec<_>>().join(" ")),
         Err(error) => Err(Failure::new(ExitCode::Files, format!("cannot read standard input: {error}"))
-            .hint("a ticket is one line of text")),
+            .hint("a ticket is text that begins with murmur1")),
     }
 }
 
@@ -103,7 +111,9 @@ fn no_ticket(text: &str, error: &TicketError) -> Failure {
     Failure::new(ExitCode::Settings, message).hint(hint)
 }
 
-pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
+pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
+    // As in `murmur join "$TICKET"` without that variable.
+    options.ticket = options.ticket.filter(|ticket| !ticket.trim().is_empty());
     let mut settings = node::settings(&options.node)?;
     let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
     resume_by_run(&mut settings, options.ticket.as_deref());

@@ -56,6 +56,16 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     // Killed before its first checkpoint, a member has no model; to found the run once more would be a fork of it.
     let is_member =
         DataDirectory::claimed_manifest(directory.root()).is_some() && !manifest.run.founder.is_empty() && !is_founder;
+    let has_secret = directory.secret_path().exists() || !settings.network.secret_file.as_os_str().is_empty();
+    if settings.network.closed && !is_founder && !has_secret {
+        let message = format!(
+            "{} belongs to an open run that another node has founded: --closed would part this node from it",
+            directory.root().display()
+        );
+        let hint =
+            "leave --closed out to go on in that run; for one of your own take another --data-dir, or another run.name";
+        return Err(Failure::new(ExitCode::Settings, message).hint(hint).into());
+    }
     let joins = !bootstrap.is_empty() || (is_member && !options.begin_anew);
     if (options.hours.is_some() || options.tokens.is_some()) && !is_founder {
         let message = "--hours and --tokens are for a run that this node founds, and another one has founded this run";

@@ -10,7 +10,8 @@ use crate::observe::outlook::OutlookReport;
 use crate::observe::report::NodeReport;
 
 pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
-    let report: NodeReport = Client::find(options.address.as_deref(), options.run.as_deref())?.get("status")?;
+    let client = Client::find(options.address.as_deref(), options.run.as_deref())?;
+    let report: NodeReport = client.get("status")?;
     if options.format == Console::Json {
         print_line(&serde_json::to_string(&report)?);
         return Ok(());
@@ -25,6 +26,7 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
             print_row(&format!("{label:<12} {value}"));
         }
     }
+    print_row(&format!("dashboard    http://{}/", client.address));
     let doing = Some(&report.doing).filter(|doing| **doing != report.phase);
     let doing = doing.map_or(String::new(), |doing| format!(" · {doing}"));
     let up = duration(Duration::try_from_secs_f64(report.seconds).unwrap_or_default());

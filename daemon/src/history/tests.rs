@@ -212,6 +212,19 @@ fn the_loss_of_the_verdict_is_the_runs_and_not_that_of_one_node() {
     assert!(whole.contains("the loss on held-out data fell from 4.034 to 3.146 nats per byte"), "{whole}");
     let short = of(vec![told(ADA, 60, true, true)]);
     assert!(short.contains("the loss on held-out data was 4.034 nats per byte at the end"), "{short}");
+    let apart = of(vec![told(ADA, 60, true, true), told(BOB, 110, true, true)]);
+    assert!(apart.contains("held-out data fell from 4.034 to "), "{apart}");
+    // Who came to its only evaluation earlier is no beginning of another's.
+    let mut later = told(BOB, 60, true, true);
+    for record in &mut later {
+        if let Body::Sample(sample) = &mut record.body
+            && sample.validation_loss.is_some()
+        {
+            (sample.steps, sample.progress, sample.validation_loss) = (52, 52.0, Some(4.05));
+        }
+    }
+    let ends = of(vec![told(ADA, 60, true, true), later]);
+    assert!(ends.contains("the loss on held-out data was 4.042 nats per byte at the end"), "{ends}");
     let unknown = of(vec![told(ADA, 310, true, false), told(BOB, 310, true, false), told(CARL, 60, false, true)]);
     assert!(unknown.contains("the training loss fell from 6.000 to 3.146"), "{unknown}");
 }

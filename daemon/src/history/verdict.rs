@@ -97,17 +97,17 @@ fn loss(history: &History) -> Option<String> {
     let at_end = || history.nodes.values().filter(|node| progress(node) >= END_SHARE * most);
     let is_held_out = at_end().any(|node| node.evaluations.last().is_some());
     let ends: Vec<Measured> = at_end().filter_map(|node| Some(losses(node, is_held_out)?.1)).collect();
-    let begins = history.nodes.values().filter_map(|node| Some(losses(node, is_held_out)?.0));
-    let (begin, first) = begins.min_by(|one, other| one.0.time.total_cmp(&other.0.time))?;
     if ends.is_empty() {
         return None;
     }
     let last = ends.iter().map(|(_, loss)| loss).sum::<f64>() / ends.len() as f64;
     let what = if is_held_out { "the loss on held-out data" } else { "the training loss" };
-    // In a short run the first evaluation is the last.
-    if ends.iter().all(|(end, _)| end.steps <= begin.steps) {
+    // In a short run the first evaluation of a node is its last, and one node's is no beginning of another's.
+    let measured = history.nodes.values().filter_map(|node| losses(node, is_held_out));
+    let begins = measured.filter(|(begin, end)| begin.0.steps < end.0.steps).map(|(begin, _)| begin);
+    let Some((_, first)) = begins.min_by(|one, other| one.0.time.total_cmp(&other.0.time)) else {
         return Some(format!("{what} was {last:.3} {} at the end", unit(history)));
-    }
+    };
     let way = if last < first { "fell" } else { "went" };
     Some(format!("{what} {way} from {first:.3} to {last:.3} {}", unit(history)))
 }

@@ -82,6 +82,8 @@ impl View {
             }),
         );
         lines.push(format!("data, checkpoints and logs in {}", folder.display()));
+        let dashboard = ready.and_then(|ready| ready.status_address.as_ref());
+        lines.extend(dashboard.map(|address| format!("dashboard at http://{address}/")));
         // All daemons have the same devices.
         lines
             .extend(ready.and_then(|ready| ready.device_warning.as_ref()).map(|warning| format!("warning: {warning}")));

@@ -5,10 +5,12 @@
 //! its data directory. There the log is cut into files of bounded size.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -37,6 +39,9 @@ struct GoesOn {
     data_directory: PathBuf,
 }
 
+/// Of the process in the background: gets the line that the first one has handed on, where it has.
+static HANDED_ON: Mutex<Option<Receiver<String>>> = Mutex::new(None);
+
 /// Set once nobody waits for the process in the background.
 static IS_DETACHED: AtomicBool = AtomicBool::new(false);
 
@@ -46,11 +51,11 @@ pub fn log_path(root: &Path) -> PathBuf {
 }
 
 /// The first process: starts the one in the background with the same command line, and returns once that is ready. Ends
-/// this process with the other's exit code where that ends before.
+/// this process with the other's exit code where that ends before. `line`: what that one would read from standard input.
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn launch() -> anyhow::Result<()> {
+pub fn launch(line: Option<&str>) -> anyhow::Result<()> {
     if !cfg!(unix) {
         let failure = Failure::new(ExitCode::Settings, "this system has no way to go on in the background");
         return Err(failure.hint("leave --detach out").into());
@@ -63,6 +68,10 @@ pub fn launch() -> anyhow::Result<()> {
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start a process in the background")?;
+    if let Some(line) = line {
+        // One that has ended by now says why itself.
+        let _ = writeln!(child.stdin.as_mut().context("the pipe that was asked for")?, "{line}");
+    }
     let lines = BufReader::new(child.stdout.take().context("the pipe that was asked for")?).lines();
     for line in lines.map_while(Result::ok) {
         let Ok(GoesOn { in_background, data_directory }) = serde_json::from_str(&line) else {
@@ -90,14 +99,26 @@ pub fn begin() -> anyhow::Result<()> {
     {
         return Err(error).context("cannot begin a session of its own");
     }
+    let (line_to, line) = channel();
+    *HANDED_ON.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
     // Standard input ends with the first process.
-    std::thread::spawn(|| {
-        while io::stdin().read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
+    std::thread::spawn(move || {
+        let (mut input, mut line) = (io::stdin().lock(), String::new());
+        if input.read_line(&mut line).is_ok_and(|length| length > 0) {
+            let _ = line_to.send(line);
+        }
+        while input.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
         if !IS_DETACHED.load(Ordering::SeqCst) {
             std::process::exit(ExitCode::Interrupted as i32);
         }
     });
     Ok(())
+}
+
+/// The line of standard input that the first process has handed on to this one; `None` in any other process.
+pub fn handed_on() -> Option<String> {
+    let line = HANDED_ON.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+    line.recv().ok()
 }
 
 /// The process in the background, once it is ready: lets the first one go, and writes to its log from now on.
