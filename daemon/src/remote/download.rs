@@ -220,10 +220,8 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     }
     // Where an answer does not tell its length, it has to have the one that is known.
     let total = total.or(wanted.bytes);
-    if let Some(total) = total {
-        if wanted.bytes.is_none() {
-            progress.expect(total);
-        }
+    if let Some(total) = total.filter(|_| wanted.bytes.is_none()) {
+        progress.expect(total);
     }
     file.seek(SeekFrom::Start(here)).map_err(written)?;
     let mut body = answer.body.into_with_config().limit(u64::MAX).reader();

@@ -88,7 +88,7 @@ pub fn take_tokenizer(settings: &mut NodeSettings, manifest: &RunManifest) {
     let data = &manifest.data;
     let is_founding = manifest.run.founder.is_empty();
     let Some(folder) = settings.model.base().filter(|_| settings.data.tokenizer().is_none()) else { return };
-    if !manifest.model.reads_text() || !(is_founding || !data.tokenizer.is_empty()) {
+    if !manifest.model.reads_text() || !is_founding && data.tokenizer.is_empty() {
         return;
     }
     let takes_one = data.source != DataSource::Grammar && !data.share;
