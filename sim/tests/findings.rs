@@ -9,7 +9,7 @@ use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, codes
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 use murmur_sim::checks::*;
-use murmur_sim::{Disk, Incident, Lie, NetworkSpec, NodePlan, Scenario, Swarm};
+use murmur_sim::{Disk, Incident, Lie, NetworkSpec, NodePlan, Scenario};
 
 use crate::{after, seconds};
 
