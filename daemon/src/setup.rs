@@ -3,6 +3,7 @@
 pub(crate) mod arrangement;
 pub mod base_model;
 pub(crate) mod corpus;
+pub(crate) mod data_kind;
 pub(crate) mod devices;
 mod offload;
 pub(crate) mod privacy;

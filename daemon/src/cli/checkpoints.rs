@@ -66,7 +66,7 @@ pub struct EvalOptions {
 pub struct ExportOptions {
     /// A run: its name, its folder, or one checkpoint in it [default: the run used last].
     pub checkpoint: Option<PathBuf>,
-    /// The folder to write: config.json and model.safetensors, with the base's tokenizer.
+    /// The folder to write: config.json and model.safetensors, with a tokenizer where one is given or beside the base.
     #[arg(long, value_name = "FOLDER", help_heading = DATA)]
     pub to: PathBuf,
     /// Replace the model in a folder that exists.
@@ -78,6 +78,9 @@ pub struct ExportOptions {
     /// Folder of the base model: needed where the run trains adapters, which are merged into it; else for its tokenizer.
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER", help_heading = DATA)]
     pub base: Option<PathBuf>,
+    /// The run's tokenizer.json, to be written beside the model [default: the one beside the base].
+    #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE", help_heading = DATA)]
+    pub tokenizer: Option<PathBuf>,
     /// Write the adapters by themselves, for PEFT: adapter_config.json and adapter_model.safetensors. Needs no base.
     #[arg(long, help_heading = DATA)]
     pub adapters: bool,

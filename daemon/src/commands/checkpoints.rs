@@ -74,17 +74,18 @@ fn tokenizer(manifest: &RunManifest, options: &SampleOptions) -> Result<Option<T
             let failure = Failure::new(ExitCode::Settings, "this run reads its text with a tokenizer");
             Err(failure.hint("give it with --tokenizer FILE: the tokenizer.json that its nodes have"))
         }
-        _ if options.tokenizer.is_some() => {
-            let failure = Failure::new(ExitCode::Settings, "this run reads bytes, so it has no tokenizer");
-            Err(failure.hint("leave --tokenizer out"))
-        }
+        _ if options.tokenizer.is_some() => Err(tokenizer_unused()),
         _ if vocabulary > base_model::BYTES => {
             let message = format!("this model's {vocabulary} tokens are not bytes, and its run names no tokenizer");
-            Err(Failure::new(ExitCode::Failure, message)
+            Err(Failure::new(ExitCode::Settings, message)
                 .hint("`murmur export` it, and sample with the transformers library"))
         }
         _ => Ok(None),
     }
+}
+
+fn tokenizer_unused() -> Failure {
+    Failure::new(ExitCode::Settings, "this run reads bytes, so it has no tokenizer").hint("leave --tokenizer out")
 }
 
 fn encode(tokenizer: &Tokenizer, prompt: &str, manifest: &RunManifest) -> Result<Vec<u32>, Failure> {
@@ -155,7 +156,7 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
 }
 
 pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
-    remote::bring_paths([], options.base.as_mut(), None)?;
+    remote::bring_paths([], options.base.as_mut(), options.tokenizer.as_mut())?;
     let checkpoint = find(&checkpoint_path(options.checkpoint.as_deref())?)?;
     let tensors = "; its tensors are in checkpoints/*/model.safetensors, for any tool";
     let model = text_model(&checkpoint.manifest, "the Hugging Face library has no such model", tensors)?;
@@ -164,14 +165,40 @@ pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
         WeightType::F16 => ExportType::F16,
         WeightType::Bf16 => ExportType::Bf16,
     };
+    let tokenizer = given_tokenizer(&checkpoint.manifest, options)?;
     if options.adapters {
         export_adapters(&checkpoint, export_type, options)?;
     } else {
         export_whole(&checkpoint, model, export_type, options)?;
     }
+    let beside = options.to.join("tokenizer.json");
+    if let Some(content) = tokenizer {
+        std::fs::write(&beside, content).map_err(|error| {
+            let message = format!("cannot write {}: {error}", beside.display());
+            Failure::new(ExitCode::Files, message).hint(to_write(&error))
+        })?;
+    } else if !options.adapters && !checkpoint.manifest.data.tokenizer.is_empty() && !beside.exists() {
+        note("warning: this run reads its text with a tokenizer, and none is beside the model");
+        note("hint: copy the run's tokenizer.json there, or export again with --tokenizer FILE");
+    }
     note(&of_run(&checkpoint));
     print_line(&options.to.display().to_string());
     Ok(())
+}
+
+/// The content of the tokenizer that is to be written beside the model, where one is given.
+fn given_tokenizer(manifest: &RunManifest, options: &ExportOptions) -> Result<Option<Vec<u8>>, Failure> {
+    let Some(path) = &options.tokenizer else { return Ok(None) };
+    let (digest, vocabulary) = (&manifest.data.tokenizer, manifest.model.vocabulary());
+    if digest.is_empty() {
+        return Err(tokenizer_unused());
+    }
+    Tokenizer::of_run(path, digest, vocabulary as usize).map_err(|error| corpus_failure(&error))?;
+    let content = std::fs::read(path).map_err(|error| {
+        Failure::new(ExitCode::Files, format!("cannot read {}: {error}", path.display()))
+            .hint("give the run's own file")
+    })?;
+    Ok(Some(content))
 }
 
 fn export_adapters(checkpoint: &Checkpoint, export_type: ExportType, options: &ExportOptions) -> Result<(), Failure> {
@@ -293,6 +320,26 @@ mod tests {
     use murmur_protocol::manifest::MlpModel;
 
     use super::*;
+
+    #[test]
+    fn a_tokenizer_is_exported_only_with_a_run_that_has_one() {
+        let options = |tokenizer: Option<&str>| ExportOptions {
+            checkpoint: None,
+            to: "model".into(),
+            force: false,
+            dtype: WeightType::F32,
+            base: None,
+            tokenizer: tokenizer.map(PathBuf::from),
+            adapters: false,
+        };
+        let mut manifest = RunManifest::default();
+        assert!(given_tokenizer(&manifest, &options(None)).expect("none is given").is_none());
+        let failure = given_tokenizer(&manifest, &options(Some("/absent"))).expect_err("bytes need none");
+        assert_eq!(failure.code(), ExitCode::Settings);
+        manifest.data.tokenizer = "00".repeat(32);
+        let failure = given_tokenizer(&manifest, &options(Some("/absent"))).expect_err("it is not there");
+        assert_eq!(failure.code(), ExitCode::Files);
+    }
 
     #[test]
     fn what_only_models_of_text_can_do_is_refused_to_others_with_what_they_can() {

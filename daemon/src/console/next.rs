@@ -18,6 +18,9 @@ pub(crate) struct Given<'a> {
     pub(crate) again: &'a str,
 }
 
+/// Tokens of a model that reads bytes.
+const BYTES: u32 = 256;
+
 /// More of them are not repeated.
 const FILES_SHOWN_MAX: usize = 4;
 
@@ -40,7 +43,9 @@ pub(crate) fn next_commands(directory: &Path, manifest: &RunManifest, given: &Gi
     let mut commands = Vec::new();
     let with_base = Given::option("base", manifest.lora.rank > 0, given.base, "FOLDER");
     let with_tokenizer = Given::option("tokenizer", !manifest.data.tokenizer.is_empty(), given.tokenizer, "FILE");
-    if manifest.model.reads_text() {
+    // Without a tokenizer, only tokens that are bytes can be shown.
+    let can_be_shown = !manifest.data.tokenizer.is_empty() || manifest.model.vocabulary() <= BYTES;
+    if manifest.model.reads_text() && can_be_shown {
         commands.push(format!("murmur sample {folder}{with_base}{with_tokenizer}"));
     }
     if manifest.data.source == DataSource::Table {
@@ -62,6 +67,8 @@ pub(crate) fn quoted(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::TransformerModel;
+
     use super::*;
 
     #[test]
@@ -87,5 +94,15 @@ mod tests {
         assert!(start.ends_with(" --data 'my book.txt' /b --name=ada"), "{start}");
         let many = vec![PathBuf::from("/b"); 99];
         assert!(eval(&Given { files: &many, ..given }).ends_with(" --data FILES"));
+    }
+
+    #[test]
+    fn no_sample_is_offered_of_tokens_that_nothing_can_read() {
+        let model = TransformerModel { vocabulary: 400, ..TransformerModel::default() }.into();
+        let mut manifest = RunManifest { model, ..RunManifest::default() };
+        let first = |manifest: &RunManifest| next_commands(Path::new("/a"), manifest, &Given::default()).remove(0);
+        assert_eq!(first(&manifest), "murmur eval /a");
+        manifest.data.tokenizer = "00".repeat(32);
+        assert_eq!(first(&manifest), "murmur sample /a --tokenizer FILE");
     }
 }

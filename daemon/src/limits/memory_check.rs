@@ -17,6 +17,9 @@ use crate::store::free_bytes;
 /// A run that is larger than the machine is a matter of its settings, whichever command meets it.
 const DOES_NOT_FIT: ExitCode = ExitCode::Settings;
 
+/// The least of `checkpoint.keep`.
+const KEEP_LEAST: usize = 2;
+
 /// What lowers the need, most effective first.
 pub(crate) const REMEDY: &str = "set training.recompute = true or lower training.micro_batch, model.context or \
      optimizer.batch_sequences (activations), set training.moment_bits = 8 (moments), train adapters with lora.rank (moments and \
@@ -153,10 +156,11 @@ pub(crate) fn check_disk(
     // With two of them the older one gives way.
     let at_least = if there < 2 { needed } else { 0 };
     let all = needed * (keep + 1).saturating_sub(there).max(1) as u64;
+    let or_lower = if keep > KEEP_LEAST { ", or lower checkpoint.keep" } else { "" };
     let warning = free.filter(|free| all > *free).map(|free| {
         format!(
             "warning: {} are free in {}, and this run's checkpoints take {} more: the oldest goes before a new one is \
-             written\nhint: make room there, or lower checkpoint.keep",
+             written\nhint: make room there{or_lower}",
             human_bytes(free),
             directory.display(),
             human_bytes(all)
@@ -229,13 +233,16 @@ mod tests {
     #[test]
     fn a_checkpoint_larger_than_memory_or_disk_is_refused_before_it_is_touched() {
         let folder = tempfile::tempdir().expect("a folder");
-        let check_disk = |needed, there| check_disk(folder.path(), needed, (2, there));
+        let check_disk_for = |keep, needed, there| check_disk(folder.path(), needed, (keep, there));
+        let check_disk = |needed, there| check_disk_for(2, needed, there);
         assert!(check_checkpoint(folder.path()).is_ok() && check_disk(1000, 0).expect("there is room").is_none());
         let failure = check_disk(1 << 55, 1).expect_err("an exabyte");
         assert_eq!(failure.code(), ExitCode::Files);
         assert!(failure.to_string().starts_with("a checkpoint of this run takes"), "{failure}");
         let warning = check_disk(1 << 55, 2).expect("the older one gives way").expect("and that is told");
-        assert!(warning.contains("hint: make room there, or lower checkpoint.keep"), "{warning}");
+        assert!(warning.ends_with("hint: make room there"), "{warning}");
+        let warning = check_disk_for(3, 1 << 55, 2).expect("the older one gives way").expect("and that is told");
+        assert!(warning.ends_with("hint: make room there, or lower checkpoint.keep"), "{warning}");
         let a_third = free_bytes(folder.path()).expect("the system tells") / 3 + (1 << 20);
         let counts = [(0, true), (1, false), (2, false)];
         assert_eq!(counts.map(|(there, _)| (there, check_disk(a_third, there).expect("one fits").is_some())), counts);

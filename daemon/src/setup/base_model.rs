@@ -83,12 +83,24 @@ pub fn tokenizer_in(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Has the base's own tokenizer read the text, where the node was given a base and no tokenizer: in a run that it founds, and in
-/// one that has a tokenizer. A founder whose text would be read as bytes is warned.
+/// one that has a tokenizer. A founder whose text would be read as bytes by a model of more tokens is warned.
 pub fn take_tokenizer(settings: &mut NodeSettings, manifest: &RunManifest) {
     let data = &manifest.data;
     let is_founding = manifest.run.founder.is_empty();
-    let Some(folder) = settings.model.base().filter(|_| settings.data.tokenizer().is_none()) else { return };
-    if !manifest.model.reads_text() || !is_founding && data.tokenizer.is_empty() {
+    if settings.data.tokenizer().is_some() || !manifest.model.reads_text() {
+        return;
+    }
+    let Some(folder) = settings.model.base() else {
+        let vocabulary = manifest.model.vocabulary();
+        if is_founding && data.tokenizer.is_empty() && vocabulary > BYTES {
+            note(&format!(
+                "warning: the text is read as bytes, and of the model's {vocabulary} tokens only {BYTES} are used"
+            ));
+            note("hint: give the tokenizer.json of its text with --tokenizer FILE, or set model.vocabulary = 256");
+        }
+        return;
+    };
+    if !is_founding && data.tokenizer.is_empty() {
         return;
     }
     let takes_one = data.source != DataSource::Grammar && !data.share;

@@ -10,9 +10,13 @@ use murmur_training::{Corpus, CorpusError};
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
+use crate::setup::data_kind::DataKind;
 
 /// What a run on texts of one's own is called.
 const OWN_TEXTS: &str = "own-texts";
+
+/// Of files that are warned of, so many are named.
+const NAMED_MAX: usize = 3;
 
 /// Opens the run's corpus from this machine's files; prepared data goes to `cache` unless the settings say otherwise.
 ///
@@ -50,7 +54,11 @@ pub(crate) fn built_in_run(settings: &NodeSettings) -> RunManifest {
 /// mistake for sure, since a model of bytes learns any: a text in UTF-16 looks so, too. What cannot be listed is an error when it is
 /// opened.
 pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
-    let Ok(Listing { files, left_out, doubtful }) = folders::list(manifest.data.source, paths) else { return };
+    let Ok(Listing { files, left_out, mut doubtful }) = folders::list(manifest.data.source, paths) else { return };
+    if manifest.data.source == DataSource::Files {
+        warn_of_syntax(&files);
+        doubtful.retain(|doubtful| DataKind::of(&doubtful.path).is_none());
+    }
     if manifest.data.tokenizer.is_empty() && !doubtful.is_empty() {
         note(&format!("warning: trained on as it is, though it looks like no text: {}", folders::described(&doubtful)));
         note("hint: leave it out, or give the text that it was made from");
@@ -59,6 +67,25 @@ pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
         let (count, all) = (left_out.len(), left_out.len() + files.len());
         let (are, left_out) = (if count == 1 { "is" } else { "are" }, folders::described(&left_out));
         note(&format!("warning: {count} of {all} entries of the data folders {are} not trained on: {left_out}"));
+    }
+}
+
+/// Says of which files the syntax is trained on, and how the texts in them are read instead.
+fn warn_of_syntax(files: &[PathBuf]) {
+    let kinds: Vec<(DataKind, String)> =
+        files.iter().filter_map(|path| Some((DataKind::of(path)?, path.display().to_string()))).collect();
+    for kind in DataKind::ALL {
+        let names: Vec<&str> = kinds.iter().filter(|(its, _)| *its == kind).map(|(_, name)| name.as_str()).collect();
+        if names.is_empty() {
+            continue;
+        }
+        let more = match names.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let named = names[..names.len().min(NAMED_MAX)].join(", ");
+        note(&format!("warning: trained on as it is, though it looks like {}: {named}{more}", kind.name()));
+        note(&format!("hint: {}", kind.remedy()));
     }
 }
 
