@@ -84,7 +84,7 @@ fn a_closed_run_takes_in_ticket_holders_and_refuses_strangers() {
     assert_eq!(code, 4);
     assert!(message.contains("has another membership secret than this node"), "{message}");
     assert!(message.contains("hint: ask a member for a ticket"), "{message}");
-    founder.wait_for_notice("does not know the membership secret of this closed run");
+    founder.wait_for_notice("is of another run, or has no ticket of this closed one");
     assert_eq!(founder.wait_for("a report", |_| true).peers, 0);
 
     let member = folder.path().join("member");

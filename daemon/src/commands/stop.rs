@@ -20,7 +20,7 @@ pub(super) fn run(options: &StopOptions) -> anyhow::Result<()> {
     let found = client::running(options.run.as_deref())?;
     if found.is_empty() {
         let failure = Failure::new(ExitCode::Network, "no daemon runs on this machine");
-        return Err(failure.hint("one whose folder lies elsewhere is stopped by it: murmur stop FOLDER").into());
+        return Err(failure.hint("for a folder elsewhere: murmur stop FOLDER").into());
     }
     // A run that is named is stopped whole, all nodes of a local swarm.
     if options.run.is_none() && found.len() > 1 {

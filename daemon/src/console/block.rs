@@ -69,7 +69,8 @@ fn progress(report: &NodeReport, columns: usize) -> Vec<String> {
     let Some(share) = report.outlook.share else {
         return vec![what.to_owned(), counters, "no end set".to_owned(), ran];
     };
-    let total = match (report.outlook.own_steps, report.outlook.swarm_steps) {
+    let end = report.outlook.nearer(report.steps, report.progress);
+    let total = match (end.own, end.swarm) {
         (Some(own), _) => format!("of own {}", count(own)),
         (None, Some(swarm)) => format!("of swarm {}", count(swarm)),
         (None, None) => String::new(),

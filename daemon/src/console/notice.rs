@@ -44,6 +44,14 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::ExchangeFailed { partner, failure } => {
             plain(format!("exchange with {} came to nothing: {failure:?}", name(partner)))
         }
+        Notice::PeerRefused { peer, refusal: Refusal::OtherRun { differences, .. } } if matches!(&differences[..], [only] if only.starts_with("run.founder: ")) => {
+            plain(format!("{} is left alone: it takes part in another founder's run of the same name", name(peer)))
+        }
+        // A node of another run of this network greets like a member without a ticket.
+        Notice::PeerRefused { peer, refusal: Refusal::Stranger } => plain(format!(
+            "{} is left alone: it is of another run, or has no ticket of this closed one (`murmur ticket` prints one)",
+            name(peer)
+        )),
         Notice::PeerRefused { peer, refusal: refusal @ Refusal::OtherRun { .. } } => {
             plain(foreign(&format!("{} is left alone: it {refusal}", name(peer))))
         }
@@ -99,7 +107,11 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::MembersChanged { members, joined, left } => {
             let changes = [("new", joined), ("gone", left)].into_iter().filter(|(_, who)| !who.is_empty());
             let changes: Vec<String> = changes.map(|(what, who)| format!("{what}: {}", list(who))).collect();
-            plain(format!("{} average together ({})", counted((*members).into(), "member"), changes.join("; ")))
+            let together = match members {
+                1 => "1 member averages with nobody".to_owned(),
+                members => format!("{} average together", counted((*members).into(), "member")),
+            };
+            plain(format!("{together} ({})", changes.join("; ")))
         }
         Notice::SchemeChanged { scheme, by: _, reason } => {
             let Comparison { members, together, alone, worth } = reason;
@@ -233,13 +245,28 @@ mod tests {
 
     #[test]
     fn a_peer_of_another_run_is_no_warning() {
-        let refusal = Refusal::OtherRun { run: murmur_protocol::RunId([1; 32]), differences: vec![] };
-        let words = describe(&Notice::PeerRefused { peer: peer(1), refusal }, &Names::default());
-        assert!(
-            words.hint.is_none() && words.text.contains("is left alone: it takes part in another run"),
-            "{}",
-            words.text
-        );
+        let refused = |refusal| describe(&Notice::PeerRefused { peer: peer(1), refusal }, &Names::default());
+        let other_run = |differences: &[&str]| {
+            let differences = differences.iter().map(|difference| (*difference).to_owned()).collect();
+            refused(Refusal::OtherRun { run: murmur_protocol::RunId([1; 32]), differences })
+        };
+        let founder = "run.founder: \"a\" here, \"b\" there";
+        let cases = [
+            (other_run(&["model.layers: 2 here, 4 there", founder]), "is left alone: it takes part in another run"),
+            (other_run(&[founder]), "is left alone: it takes part in another founder's run of the same name"),
+            (refused(Refusal::Stranger), "is left alone: it is of another run, or has no ticket of this closed one"),
+        ];
+        for (words, expected) in cases {
+            assert!(words.hint.is_none() && words.text.contains(expected), "{}", words.text);
+        }
+    }
+
+    #[test]
+    fn one_member_averages_with_nobody() {
+        let changed = |members| Notice::MembersChanged { members, joined: vec![peer(1)], left: vec![] };
+        let text = |members| describe(&changed(members), &Names::default()).text;
+        assert!(text(1).starts_with("1 member averages with nobody (new: "), "{}", text(1));
+        assert!(text(2).starts_with("2 members average together (new: "), "{}", text(2));
     }
 
     #[test]

@@ -142,12 +142,7 @@ impl View {
                 counted(scores.rows as u64, "held-out row")
             ));
         }
-        print_line(&format!(
-            "disagreement {} · {} bytes per parameter and exchange · {:.0} s",
-            number(summary.disagreement, 4),
-            number(summary.bytes_per_parameter_per_exchange, 3),
-            summary.seconds
-        ));
+        print_line(&averaging_line(summary));
         if let Some(node) = summary.node_with_longest_gap() {
             print_line(&format!(
                 "longest gap between two steps {:.0} ms (node {}, whose median step takes {:.1} ms)",
@@ -197,7 +192,10 @@ impl View {
         let progress = table::progress(&rows, &self.run(&Losses::default()), usize::MAX);
         let mut parts = vec![progress.join(" · ")];
         if children.len() > 1 {
-            parts.push(format!("at least {}", counted(peers as u64, "peer")));
+            parts.push(match peers {
+                0 => "not all have a peer".to_owned(),
+                peers => format!("at least {}", counted(peers as u64, "peer")),
+            });
         }
         parts.extend([averaged(&reports), format!("{} sent", human_bytes(sent))]);
         parts.join(" · ")
@@ -210,8 +208,23 @@ fn averaged(reports: &[&NodeReport]) -> String {
         return synchronous.summary();
     }
     let exchanges: u64 = reports.iter().map(|report| report.exchanges_completed).sum();
-    let disagreement = mean(reports.iter().filter_map(|report| report.disagreement));
-    format!("{} · disagreement {}", counted(exchanges.div_ceil(2), "exchange"), shown(disagreement))
+    let exchanges = counted(exchanges.div_ceil(2), "exchange");
+    match mean(reports.iter().filter_map(|report| report.disagreement)) {
+        None => exchanges,
+        disagreement => format!("{exchanges} · disagreement {}", shown(disagreement)),
+    }
+}
+
+/// What averaging has come to, and how long it all took. A single model agrees with itself, which is no news.
+fn averaging_line(summary: &Summary) -> String {
+    let disagreement = summary.disagreement.filter(|_| summary.nodes.len() > 1);
+    let bytes = summary.bytes_per_parameter_per_exchange;
+    let parts = [
+        disagreement.map(|apart| format!("disagreement {apart:.4}")),
+        bytes.map(|bytes| format!("{bytes:.3} bytes per parameter and exchange")),
+        Some(format!("{:.0} s", summary.seconds)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
 fn row(child: &Child) -> Row<'_> {

@@ -35,6 +35,17 @@ pub struct OutlookReport {
     pub seconds_left: Option<f64>,
 }
 
+impl OutlookReport {
+    /// Where training ends first after so many own steps and so much swarm progress; the other end is left out.
+    pub(crate) fn nearer(&self, own: u64, swarm: f64) -> Length {
+        let (Some(own_end), Some(swarm_end)) = (self.own_steps, self.swarm_steps) else {
+            return Length { own: self.own_steps, swarm: self.swarm_steps };
+        };
+        let is_own = own as f64 / own_end.max(1) as f64 >= swarm / swarm_end.max(1) as f64;
+        Length { own: Some(own_end).filter(|_| is_own), swarm: Some(swarm_end).filter(|_| !is_own) }
+    }
+}
+
 /// What is remembered of the last minute: (seconds, share done).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outlook {
@@ -99,6 +110,10 @@ mod tests {
         let length = Length { own: Some(400), swarm: Some(10_000) };
         let report = Outlook::default().look(length, 1.0, 100, 1000.0);
         assert_eq!((report.share, report.own_steps, report.swarm_steps), (Some(0.25), Some(400), Some(10_000)));
+        assert_eq!(report.nearer(100, 1000.0), Length { own: Some(400), swarm: None });
+        // The founder has finished the run.
+        let report = Outlook::default().look(Length { own: Some(1200), swarm: Some(118) }, 1.0, 116, 118.0);
+        assert_eq!(report.nearer(116, 118.0), Length { own: None, swarm: Some(118) });
     }
 
     #[test]

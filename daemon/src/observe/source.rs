@@ -152,7 +152,8 @@ pub(crate) fn sample(report: &NodeReport, root: &Path) -> Sample {
     let is_alone = report.peers == 0 && report.phase == "training";
     let of_others = |value: Option<f64>| known(value).filter(|_| !is_alone);
     let scores = report.scores.unwrap_or_default();
-    let steps_max = report.outlook.own_steps.or(report.outlook.swarm_steps);
+    let end = report.outlook.nearer(report.steps, finite(report.progress));
+    let steps_max = end.own.or(end.swarm);
     Sample {
         phase: report.phase.clone(),
         doing: report.doing.clone(),

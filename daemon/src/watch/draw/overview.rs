@@ -134,7 +134,10 @@ pub(super) fn agreement(scene: &Scene<'_>, node: &NodePicture, painter: &mut Pai
         Some(ratio) if ratio <= healthy.high => format!("{ratio:.2}, good"),
         Some(ratio) => format!("{ratio:.2} ({})", verdict::healthy(healthy)),
     };
-    painter.title(area, "disagreement ratio", &word);
+    // All of it fits where the screen is 80 columns wide.
+    let title = "disagreement ratio";
+    let is_short = title.len() + 1 + word.chars().count() > usize::from(area.width);
+    painter.title(area, if is_short { "ratio" } else { title }, &word);
     let curves = [Curve { points: points(scene, node, Metric::Ratio, area), tone: Tone::Good }];
     let plot = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
     let band = Some(Band { low: healthy.low, high: healthy.high });

@@ -197,6 +197,15 @@ fn the_first_screen_says_whether_it_trains_with_whom_whether_they_agree_and_what
 }
 
 #[test]
+fn a_ratio_that_is_too_high_is_told_whole_on_a_usual_terminal() {
+    let mut picture = story("12D3KooWatticATTIC", 30, 1.0);
+    let node = picture.nodes.get_mut("12D3KooWatticATTIC").expect("there");
+    node.sample.as_mut().expect("told").ratio = Some(5.15);
+    let shown = text(&screen(&picture, &View::default(), PLAIN, (80, 24)));
+    assert!(shown.contains("ratio 5.15 (healthy 0.4-0.8)"), "{shown}");
+}
+
+#[test]
 fn every_page_can_be_drawn_at_every_size_and_never_writes_beyond_it() {
     let mut picture = story("12D3KooWatticATTIC", 90, 1.0);
     event(&mut picture, Level::Warning, "a member misbehaves");

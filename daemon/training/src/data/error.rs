@@ -177,7 +177,7 @@ pub enum CorpusError {
         reason: String,
     },
     /// Images without labels or the other way round.
-    #[error("{images} IDX files of images, but {labels} of labels")]
+    #[error("IDX files come in pairs, but there are {images} of images and {labels} of labels")]
     Unpaired {
         /// Files of images.
         images: usize,

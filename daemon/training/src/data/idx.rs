@@ -183,7 +183,7 @@ pub(super) mod tests {
             |images: &Path, labels: &Path| message(open_pairs(&[images.to_owned(), labels.to_owned()], SHAPE, None));
         assert!(open(&images, &fewer).contains("whole-images.idx holds 5 images, but"));
         assert!(
-            message(open_pairs(std::slice::from_ref(&images), SHAPE, None)).starts_with("1 IDX files of images, but 0")
+            message(open_pairs(std::slice::from_ref(&images), SHAPE, None)).ends_with("1 of images and 0 of labels")
         );
         let size =
             message(open_pairs(&[images.clone(), labels.clone()], ImageShape { height: 3, width: 2, ..SHAPE }, None));
