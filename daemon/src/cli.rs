@@ -203,6 +203,7 @@ pub fn parse() -> Cli {
     let typed: Vec<OsString> = without_repetition(std::env::args_os().collect());
     understood(&typed).unwrap_or_else(|error| {
         let error = environment::named_in(&command(), error, &typed, |variable| std::env::var_os(variable).is_some());
+        let error = environment::shortened_in(error);
         // `--help` and `--version` go to standard output.
         if let Err(error) = error.print() {
             output::failed(&error);

@@ -24,7 +24,7 @@ use anyhow::Context;
 use murmur_network::Keypair;
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
 
-use crate::console::{Console, note};
+use crate::console::{Console, FinishedRun, note};
 use crate::limits::pace::Pace;
 use crate::limits::stay::Stay;
 use crate::settings::{AfterCompletion, NodeSettings};
@@ -33,7 +33,7 @@ use crate::store::DataDirectory;
 pub(crate) use configured::random_seed;
 pub use length::AskedLength;
 pub(crate) use networking::network_config;
-use prepared::prepare;
+use prepared::{over_without_data, prepare};
 pub use ready::Ready;
 use running::{Running, given};
 
@@ -92,29 +92,37 @@ pub struct Entry {
 /// Whatever keeps it from starting, each with its remedy; afterwards only a failure of the training itself.
 pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     let base = std::mem::take(&mut plan.entry.base);
-    let model = prepare(&plan, base)?;
-    if let Some(length) = plan.entry.length
-        && model.finished.is_some()
-    {
-        note(&format!("warning: {} changes nothing: this run is finished", length.option()));
+    let ends_when_over = plan.settings.training.after_completion == AfterCompletion::Exit;
+    if ends_when_over && let Some(finished) = over_without_data(&plan) {
+        return tell_finished(&plan, &finished);
     }
-    if let Some(finished) = &model.finished
-        && plan.settings.training.after_completion == AfterCompletion::Exit
-    {
-        plan.console.show_finished(
-            finished,
-            &plan.manifest,
-            plan.directory.root(),
-            &given(&plan.settings, &plan.again),
-        );
-        runtime()?.block_on(observing::send_rest(&plan));
-        return Ok(());
+    let model = prepare(&plan, base)?;
+    if let Some(finished) = model.finished.as_ref().filter(|_| ends_when_over) {
+        return tell_finished(&plan, finished);
+    }
+    if model.finished.is_some() {
+        warn_of_length(&plan);
     }
     let runtime = runtime()?;
     let result = runtime.block_on(async { Running::start(plan, model).await?.until_left().await });
     // Without waiting for a blocking task that has outlived its deadline, such as a write to a disk that hangs.
     runtime.shutdown_background();
     result
+}
+
+/// Says what can be done with a run that was over before this process began.
+fn tell_finished(plan: &Plan, finished: &FinishedRun) -> anyhow::Result<()> {
+    warn_of_length(plan);
+    let given = given(&plan.settings, &plan.again);
+    plan.console.show_finished(finished, &plan.manifest, plan.directory.root(), &given);
+    runtime()?.block_on(observing::send_rest(plan));
+    Ok(())
+}
+
+fn warn_of_length(plan: &Plan) {
+    if let Some(length) = plan.entry.length {
+        note(&format!("warning: {} changes nothing: this run is finished", length.option()));
+    }
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

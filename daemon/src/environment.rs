@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 
 use crate::console::note;
+use crate::failure::shortened;
 use crate::process::background::IN_BACKGROUND;
 use crate::settings::nearest;
 
@@ -112,6 +113,18 @@ pub(crate) fn named_in(
     let option = option.split([' ', '[', '=']).next().unwrap_or_default();
     if let Some(variable) = option.strip_prefix("--").and_then(|name| variable_behind(command, name, typed, is_set)) {
         error.insert(ContextKind::InvalidArg, ContextValue::String(variable));
+    }
+    error
+}
+
+/// An error that tells only the beginning of a word without end.
+pub(crate) fn shortened_in(mut error: clap::Error) -> clap::Error {
+    for kind in [ContextKind::InvalidValue, ContextKind::InvalidSubcommand, ContextKind::InvalidArg] {
+        let value = match error.get(kind) {
+            Some(ContextValue::String(value)) => shortened(value),
+            _ => continue,
+        };
+        error.insert(kind, ContextValue::String(value));
     }
     error
 }

@@ -28,6 +28,12 @@ impl ExitCode {
     }
 }
 
+/// Letters of the longest word of a message that is told whole: longer than paths and tickets usually are.
+const WORD_LETTERS_MAX: usize = 400;
+
+/// Letters that are told of a longer one.
+const WORD_LETTERS_SHOWN: usize = 80;
+
 /// A failure with its remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -73,11 +79,30 @@ pub fn to_write(error: &std::io::Error) -> &'static str {
     }
 }
 
+/// A message whose words are of bounded length: values are told as they were given, and some are as long as a file.
+pub(crate) fn shortened(message: &str) -> String {
+    let mut shown = String::with_capacity(message.len().min(4096));
+    for part in message.split_inclusive([' ', '\n']) {
+        let word = part.trim_end_matches([' ', '\n']);
+        let end_after = |letters: usize| word.char_indices().nth(letters).map(|(end, _)| end);
+        match (end_after(WORD_LETTERS_MAX), end_after(WORD_LETTERS_SHOWN)) {
+            (Some(_), Some(end)) => {
+                shown.push_str(&word[..end]);
+                shown.push('…');
+                shown.push_str(&part[word.len()..]);
+            }
+            _ => shown.push_str(part),
+        }
+    }
+    shown
+}
+
 /// Prints `error:` and `hint:` lines to stderr and gives the exit code.
 pub fn report(error: &anyhow::Error) -> u8 {
     // Also finds one that was added as context, which the chain of causes hides.
     let failure = error.downcast_ref::<Failure>();
-    note(&format!("error: {}", error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ")));
+    let message = error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    note(&format!("error: {}", shortened(&message)));
     if let Some(hint) = failure.and_then(|failure| failure.hint.as_ref()) {
         note(&format!("hint: {hint}"));
     }
@@ -89,6 +114,15 @@ mod tests {
     use std::io::{Error, ErrorKind};
 
     use super::*;
+
+    #[test]
+    fn values_without_end_are_cut() {
+        let message = format!("lr = {} is no number\n  {}", "ü".repeat(3000), "^".repeat(3000));
+        let expected = format!("lr = {}… is no number\n  {}…", "ü".repeat(80), "^".repeat(80));
+        assert_eq!(shortened(&message), expected);
+        let path = format!("cannot read /{}: no such file", "folder/".repeat(40));
+        assert_eq!(shortened(&path), path);
+    }
 
     #[test]
     fn room_is_advised_only_where_room_may_be_missing() {

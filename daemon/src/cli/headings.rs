@@ -103,7 +103,7 @@ Examples:
 Journals of several nodes of one run make one page; copy the folder `journal` of other machines here first.";
 
 pub(super) const REPLAY: &str = "\
-Example:
+Examples:
   murmur start --record-core core
   murmur replay --check core";
 

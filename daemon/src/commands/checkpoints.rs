@@ -15,7 +15,7 @@ use super::chosen::checkpoint_path;
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 use crate::console::figures::{count, counted};
 use crate::console::output::StandardOutput;
-use crate::console::{Console, ModelText, note, print_line};
+use crate::console::{Console, ModelText, note, print_line, screen};
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::limits::memory_check;
 use crate::remote;
@@ -44,7 +44,8 @@ pub(super) fn sample(options: &mut SampleOptions) -> anyhow::Result<()> {
     };
     let mut decode = tokenizer.as_ref().map(Tokenizer::decoding);
     note(&of_run(&checkpoint));
-    let mut output = ModelText::new(StandardOutput, std::io::stdout().is_terminal());
+    let columns = screen::Size::now().columns;
+    let mut output = ModelText::new(StandardOutput, std::io::stdout().is_terminal()).folded(columns);
     output.write(options.prompt.as_bytes())?;
     if let Some(decode) = &mut decode {
         // Spaces and parts of characters depend on what stands in front.

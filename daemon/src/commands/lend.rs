@@ -38,10 +38,6 @@ const MEMORY_UNKNOWN: u64 = 1_000_000_000;
 const MEASURED_WIDTH: u32 = 1024;
 
 pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
-    note(
-        "warning: whoever has the line below computes on this machine, and this machine sees activations of their text: lend \
-         only to your own machines or to friends",
-    );
     let node_settings = options.settings.settings();
     let NodeSettings { training: settings, limits, .. } = node_settings.clone();
     let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.threads).build_global();
@@ -53,6 +49,7 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
             .hint("name another folder with --data-dir, or leave it out: a helper has one of its own")
             .into());
     }
+    let listen = listen(options)?;
     let directory = DataDirectory::open(&root)?;
     let identity = node::identity(&directory)?;
     let secret = secret_at(&directory.secret_path(), |secret| directory.keep_secret(secret))?;
@@ -69,7 +66,7 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
     let lending = Lending {
         identity,
         secret,
-        listen: listen(options)?,
+        listen,
         settings: node_settings,
         kept_for: Duration::from_secs_f64(60.0 * options.keep_minutes),
         stage: HelperStage::new(stage_device(device)?, threads, training),
@@ -83,6 +80,10 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
     let ended = runtime.block_on(async {
         let helper = Helper::start(lending).await?;
         let line = helper.line.to_string();
+        note(
+            "warning: whoever has the line below computes on this machine, and this machine sees activations of their text: \
+             lend only to your own machines or to friends",
+        );
         let lends = format!("{} on {}", human_bytes(offer.memory_bytes), devices.name);
         match options.format {
             Console::Json => {

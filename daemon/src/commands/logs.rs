@@ -70,6 +70,11 @@ fn node(options: &LogsOptions) -> Result<PathBuf, Failure> {
         Some(run) => vec![client::named(run)?],
         None => Run::all(),
     };
+    // Where daemons run, the one that `murmur status` asks; else the one that has written last.
+    let running = client::running(options.run.as_deref()).unwrap_or_default();
+    if let Some((node, _)) = running.into_iter().find(|(node, _)| written(node).is_some()) {
+        return Ok(node);
+    }
     let nodes = runs.iter().flat_map(|run| &run.nodes);
     let latest: Option<(SystemTime, &PathBuf)> = nodes.filter_map(|node| Some((written(node)?, node))).max();
     latest.map(|(_, node)| node.clone()).ok_or_else(|| {

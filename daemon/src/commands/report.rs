@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::journals;
 use crate::cli::ReportOptions;
 use crate::console::output::StandardOutput;
-use crate::console::{note, print_line};
+use crate::console::{note, print_fitted};
 use crate::failure::{ExitCode, Failure};
 use crate::history::{History, Measured, Names, page};
 use crate::observe::journal::Reading;
@@ -39,7 +39,7 @@ pub(super) fn run(options: &ReportOptions) -> anyhow::Result<()> {
     // Whole or not at all, also where this is interrupted.
     let written = std::path::absolute(&options.output).and_then(|path| write_atomically(&path, text.as_bytes()));
     written.map_err(|error| unwritable(&options.output, &error))?;
-    print_line(&verdict);
+    print_fitted(&verdict, 0);
     note(&format!("wrote {}: open it in a browser", options.output.display()));
     Ok(())
 }

@@ -17,7 +17,7 @@ pub(super) use output::Output;
 pub(super) use progress::Progress;
 
 use crate::cli::SimCommand;
-use crate::console::print_line;
+use crate::console::{print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
 
 pub(super) fn run(command: SimCommand) -> anyhow::Result<()> {
@@ -37,7 +37,7 @@ pub(super) fn run(command: SimCommand) -> anyhow::Result<()> {
 fn list() -> anyhow::Result<()> {
     for scenario in built_ins() {
         let file: ScenarioFile = crate::settings::parse(scenario.name.as_ref(), scenario.text, setting::EXAMPLE)?;
-        print_line(&format!("{:<12} {}", scenario.name, file.scenario.about));
+        print_fitted(&format!("{:<12} {}", scenario.name, file.scenario.about), 13);
     }
     Ok(())
 }

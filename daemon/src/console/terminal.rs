@@ -7,6 +7,10 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use murmur_protocol::text::{escaped, is_unprintable};
+use unicode_width::UnicodeWidthStr;
+
+/// From one tab stop of a terminal to the next.
+const TAB_COLUMNS: usize = 8;
 
 /// Text for people, which may have several lines.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
@@ -54,11 +58,19 @@ pub(crate) struct ModelText<Output: Write> {
     is_terminal: bool,
     /// The beginning of a character; at most three bytes.
     waiting: Vec<u8>,
+    /// Where lines are broken between words.
+    folding: Option<Folding>,
 }
 
 impl<Output: Write> ModelText<Output> {
     pub(crate) fn new(output: Output, is_terminal: bool) -> ModelText<Output> {
-        ModelText { output, is_terminal, waiting: Vec::new() }
+        ModelText { output, is_terminal, waiting: Vec::new(), folding: None }
+    }
+
+    /// Where it goes to a terminal of so many columns, its lines are broken between words; a word is written once it is whole.
+    pub(crate) fn folded(self, columns: usize) -> ModelText<Output> {
+        let folding = self.is_terminal.then(|| Folding { columns, column: 0, word: String::new() });
+        ModelText { folding, ..self }
     }
 
     /// Writes what can be written, at once.
@@ -74,7 +86,7 @@ impl<Output: Write> ModelText<Output> {
         let all = std::mem::take(&mut self.waiting);
         let mut chunks = all.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
-            self.output.write_all(shown(chunk.valid()).as_bytes())?;
+            self.put(&shown(chunk.valid()))?;
             if chunks.peek().is_none() && is_beginning(chunk.invalid()) {
                 self.waiting = chunk.invalid().to_vec();
             } else {
@@ -91,12 +103,67 @@ impl<Output: Write> ModelText<Output> {
     pub(crate) fn finish(mut self) -> io::Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
         self.write_invalid(&waiting)?;
+        if let Some(folding) = &mut self.folding {
+            self.output.write_all(folding.end_word().as_bytes())?;
+        }
         self.output.write_all(b"\n")?;
         self.output.flush()
     }
 
     fn write_invalid(&mut self, bytes: &[u8]) -> io::Result<()> {
-        bytes.iter().try_for_each(|byte| write!(self.output, "\\x{byte:02x}"))
+        bytes.iter().try_for_each(|byte| self.put(&format!("\\x{byte:02x}")))
+    }
+
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        match &mut self.folding {
+            None => self.output.write_all(text.as_bytes()),
+            Some(folding) => self.output.write_all(folding.fold(text).as_bytes()),
+        }
+    }
+}
+
+/// Breaks lines between words.
+struct Folding {
+    /// Of the terminal.
+    columns: usize,
+    /// How many of them the line has taken.
+    column: usize,
+    /// A word that may go on.
+    word: String,
+}
+
+impl Folding {
+    fn fold(&mut self, text: &str) -> String {
+        let mut folded = String::new();
+        for character in text.chars() {
+            if !matches!(character, '\n' | '\t' | ' ') {
+                self.word.push(character);
+                // A word that no line has room for is broken.
+                if self.word.width() >= self.columns {
+                    folded.push_str(&self.end_word());
+                }
+                continue;
+            }
+            folded.push_str(&self.end_word());
+            match character {
+                '\n' => self.column = 0,
+                // At the end of a line it would begin the next one.
+                _ if self.column >= self.columns => continue,
+                '\t' => self.column = self.column / TAB_COLUMNS * TAB_COLUMNS + TAB_COLUMNS,
+                _ => self.column += 1,
+            }
+            folded.push(character);
+        }
+        folded
+    }
+
+    /// The word, behind the end of the line where that has no room for it.
+    fn end_word(&mut self) -> String {
+        let width = self.word.width();
+        let begins_line = self.column > 0 && self.column + width > self.columns;
+        self.column = width + if begins_line { 0 } else { self.column };
+        let before = if begins_line { "\n" } else { "" };
+        format!("{before}{}", std::mem::take(&mut self.word))
     }
 }
 
@@ -143,6 +210,22 @@ mod tests {
         let parts: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
         assert_eq!(written(&parts, true), format!("{text}\n").as_bytes());
         assert_eq!(written(&[b"a\xf0\x9f"], true), b"a\\xf0\\x9f\n", "a part that nothing follows");
+    }
+
+    #[test]
+    fn on_a_terminal_lines_are_broken_between_words() {
+        let folded = |parts: &[&str], is_terminal: bool| {
+            let mut bytes = Vec::new();
+            let mut text = ModelText::new(&mut bytes, is_terminal).folded(10);
+            parts.iter().for_each(|part| text.write(part.as_bytes()).expect("memory"));
+            text.finish().expect("memory");
+            String::from_utf8(bytes).expect("text")
+        };
+        let story = ["Once upo", "n a time, there was", " a bird.\n\n  And"];
+        assert_eq!(folded(&story, true), "Once upon \na time, \nthere was \na bird.\n\n  And\n");
+        assert_eq!(folded(&story, false), story.concat() + "\n", "into a pipe as it is");
+        assert_eq!(folded(&["abcdefghijklm no"], true), "abcdefghij\nklm no\n", "no line has room for it");
+        assert_eq!(folded(&["0123456 89 b"], true), "0123456 89\nb\n", "no space beyond the edge");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From a plan to a model on its devices, with its data: all that can fail before a daemon shows itself to others.
 
 use anyhow::Context;
+use murmur_protocol::manifest::DataSource;
 use murmur_protocol::{HelperLine, Start};
 use murmur_training::optimizer::moment_lengths;
 use murmur_training::team::TeamBase;
@@ -94,6 +95,20 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     let finished = is_over.then(|| FinishedRun::look(&mut engine, &plan.manifest, progress)).transpose()?;
     let (device, device_warning) = (devices.name, devices.warning);
     Ok(Prepared { engine, progress, resumed, device, device_warning, traffic, shared, privacy, finished, helpers })
+}
+
+/// A run that is over, where this node was given none of the files that it needs to evaluate the model once more.
+pub(super) fn over_without_data(plan: &Plan) -> Option<FinishedRun> {
+    let Plan { manifest, settings, directory, .. } = plan;
+    let needs_files = manifest.data.source != DataSource::Grammar && !manifest.data.share;
+    if !needs_files || !settings.data.files.is_empty() {
+        return None;
+    }
+    let end = known_end(directory.root(), manifest).at()?;
+    let checkpoint = load_latest(&directory.checkpoints_path()).0.filter(|checkpoint| checkpoint.progress >= end)?;
+    let steps = checkpoint.state.counters.steps;
+    let (progress, prediction) = (checkpoint.progress, manifest.prediction());
+    Some(FinishedRun { steps, progress, validation_loss: None, scores: None, prediction })
 }
 
 /// The model on this machine's devices, and what the node is expected to send.

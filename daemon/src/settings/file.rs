@@ -113,6 +113,13 @@ pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str, example
         if without_meaning.is_some() {
             return refusal(message).hint("take the line out, or set model.kind to the kind that you mean");
         }
+        // serde marks where the section begins; what is set first in the file has no part in it.
+        if let Some(missing) = message.strip_prefix("missing field ") {
+            let line = if span.start == 0 { String::new() } else { format!(":{}", line_at(text, span.start)) };
+            let message = format!("{}{line}: the key {} is missing", path.display(), missing.trim_end());
+            let hint = format!("`{example}` shows every key with its type and range");
+            return Failure::new(ExitCode::Settings, message).hint(hint);
+        }
         let message = message.replace('\n', "; ");
         let what = match key_at(text, span.start) {
             Some(key) => wrong_value(&message).map_or(format!("{key}: {message}"), |wrong| format!("{key} {wrong}")),
@@ -311,6 +318,19 @@ mod tests {
         std::fs::write(&path, text).expect("written");
         let manifest = load_run_manifest(&path).expect("a run file");
         assert!(manifest.synchronous.is_on() && !manifest.optimizer.match_batch);
+    }
+
+    #[test]
+    fn a_missing_key_is_named_alone() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Links {
+            #[serde(rename = "up_mbit")]
+            _up: f64,
+            #[serde(rename = "down_mbit")]
+            _down: f64,
+        }
+        let failure = parse::<Links>(Path::new("links.toml"), "up_mbit = 1\n", EXAMPLE).expect_err("one is missing");
+        assert_eq!(failure.to_string(), "links.toml: the key `down_mbit` is missing");
     }
 
     #[test]

@@ -169,14 +169,22 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// A whole number.
+/// A whole number, with a comma between thousands.
 pub fn count(value: f64) -> String {
-    format!("{value:.0}")
+    let digits = format!("{value:.0}");
+    let (sign, digits) = digits.split_at(usize::from(digits.starts_with('-')));
+    let is_before_comma = |index: usize| index > 0 && (digits.len() - index).is_multiple_of(3) && value.is_finite();
+    let shown: String = digits
+        .chars()
+        .enumerate()
+        .flat_map(|(index, digit)| is_before_comma(index).then_some(',').into_iter().chain([digit]))
+        .collect();
+    format!("{sign}{shown}")
 }
 
 /// A count of things: 1 node, 3 nodes.
 pub fn counted(number: u64, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+    format!("{} {thing}{}", count(number as f64), if number == 1 { "" } else { "s" })
 }
 
 /// Bytes for people.
@@ -240,5 +248,7 @@ mod tests {
         assert_eq!(shown, ["0", "1.00e-7", "0.01235", "12.346", "1234", "5.00e9"]);
         assert_eq!([999.0, 1500.0, 2.5e6, 3e9].map(bytes), ["999 B", "1.5 kB", "2.5 MB", "3.00 GB"]);
         assert_eq!(bytes(f64::NAN), "NaN");
+        assert_eq!([0.0, 999.0, 2313.0, -1e6, f64::INFINITY].map(count), ["0", "999", "2,313", "-1,000,000", "inf"]);
+        assert_eq!(counted(2313, "step"), "2,313 steps");
     }
 }

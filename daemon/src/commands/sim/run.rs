@@ -21,7 +21,7 @@ use super::source::Source;
 use super::sweep;
 use crate::cli::{SEED_MAX, SimReplayOptions, SimRunOptions};
 use crate::console::output::go_on_without_output;
-use crate::console::{Console, counted, print_line};
+use crate::console::{Console, counted, print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
 
 /// Of more seeds, only those with a failed check get a line of their own.
@@ -141,7 +141,7 @@ impl Telling {
             tell_verdicts(report);
         }
         if total <= SEED_LINES_MAX || !report.has_passed() {
-            print_line(&seed_line(report));
+            print_fitted(&seed_line(report), 13);
         }
         if !report.has_passed() {
             if self.trace == Trace::On {
