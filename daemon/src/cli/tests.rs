@@ -33,6 +33,13 @@ fn commands() -> Vec<(Vec<String>, clap::Command)> {
 }
 
 #[test]
+fn of_a_value_without_end_only_the_beginning_is_told() {
+    let error = parsed(&["sample", "--tokens", &"9".repeat(3000)]).expect_err("too many");
+    let told = environment::shortened_in(error).to_string();
+    assert!(told.contains(&format!("'{}…'", "9".repeat(80))) && told.len() < 1000, "{told}");
+}
+
+#[test]
 fn a_pasted_line_behind_the_command_is_the_command_once() {
     let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
     assert_eq!(without_repetition(words("murmur join murmur join T --port 1")), words("murmur join T --port 1"));

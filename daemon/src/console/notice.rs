@@ -44,7 +44,7 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::ExchangeFailed { partner, failure } => {
             plain(format!("exchange with {} came to nothing: {failure:?}", name(partner)))
         }
-        Notice::PeerRefused { peer, refusal: Refusal::OtherRun { differences, .. } } if matches!(&differences[..], [only] if only.starts_with("run.founder: ")) => {
+        Notice::PeerRefused { peer, refusal: Refusal::OtherRun { differences, .. } } if is_founder(differences) => {
             plain(format!("{} is left alone: it takes part in another founder's run of the same name", name(peer)))
         }
         // A node of another run of this network greets like a member without a ticket.
@@ -133,6 +133,11 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         // At the end of the run, or at this node's own last step.
         Notice::RunCompleted => plain("training is complete here; this node answers the others".to_owned()),
     }
+}
+
+/// Whether two runs differ in nothing else but who has founded them.
+fn is_founder(differences: &[String]) -> bool {
+    matches!(differences, [only] if only.starts_with("run.founder: "))
 }
 
 /// A step of the swarm.
