@@ -181,7 +181,8 @@ impl Synchronous {
 
     /// Whether this peer's connection is needed.
     pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
-        self.collective.members().contains(peer) || self.sending.is_busy_with(peer)
+        let is_given = self.giving.iter().any(|(to, ..)| *to == peer);
+        is_given || self.collective.members().contains(peer) || self.sending.is_busy_with(peer)
     }
 
     /// Whether others may still need what this node has: the last slices, or the replica at the end of the run.
@@ -203,6 +204,7 @@ impl Synchronous {
     /// A peer cannot be sent transfers any more.
     pub(crate) fn on_lost(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
         self.sending.forget(peer);
+        self.giving.retain(|(to, ..)| *to != peer);
         self.collective.peer_lost(now, peer);
         self.drain(now, out);
     }

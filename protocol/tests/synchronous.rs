@@ -75,6 +75,12 @@ enum Trouble {
     RestBegins,
 }
 
+#[derive(Default)]
+struct Sent {
+    words: u32,
+    replicas: u32,
+}
+
 struct World {
     now: Time,
     topology: Topology,
@@ -90,12 +96,18 @@ struct World {
     slice_bits: u32,
     /// Swarm progress at which training is over, in steps; members leave then.
     ends_at: f64,
-    /// No transfer reaches this one.
-    deaf: Option<usize>,
+    /// Members that have ended stay there.
+    stays: bool,
+    /// No transfer reaches these.
+    deaf: Vec<usize>,
     /// Pairs of members between whom no transfer is possible, as where only a relay leads from one to the other.
     apart: Vec<(usize, usize)>,
     /// What a replica needs for its way beside a moment, in milliseconds.
     replica_delay: u64,
+    /// What trainers need for a copy beside a moment, in milliseconds.
+    snapshot_delay: u64,
+    /// Words that members have said, and replicas on their way that came to their end.
+    sent: Sent,
     sabotage: Sabotage,
     /// Digests of replicas by progress and contributors of the last sum, and when the first of them took it up.
     replicas: BTreeMap<(u64, u64), (Time, u64)>,
@@ -138,9 +150,12 @@ impl World {
             members_min: 1,
             slice_bits: 32,
             ends_at: f64::INFINITY,
-            deaf: None,
+            stays: false,
+            deaf: Vec::new(),
             apart: Vec::new(),
             replica_delay: 0,
+            snapshot_delay: 0,
+            sent: Sent::default(),
             sabotage,
             replicas: BTreeMap::new(),
             broken: Vec::new(),
@@ -278,18 +293,22 @@ impl World {
 
     fn carry(&mut self, node: usize, order: NetworkOrder) {
         let (peer, delay) = (id(node), self.dice.random_range(5..40));
+        if let NetworkOrder::Send { message: Message::Synchronous(_), .. } = &order {
+            self.sent.words += 1;
+        }
         match order {
             NetworkOrder::Send { peer: to, message } if self.dice.random::<f64>() >= self.lost => {
                 self.later(node_of(to), delay, Happening::Told(Event::MessageReceived { peer, message }));
             }
             NetworkOrder::StartTransfer { transfer, peer: to, header, payload } => {
-                let is_deaf = self.deaf == Some(node_of(to)) || self.are_apart(node, node_of(to));
+                let is_deaf = self.deaf.contains(&node_of(to)) || self.are_apart(node, node_of(to));
                 let is_replica = matches!(header, TransferHeader::Replica { .. });
                 let delay = delay + if is_replica { self.replica_delay } else { 0 };
                 if self.dice.random::<f64>() < self.lost || self.members[node_of(to)].is_dead || is_deaf {
                     let reason = "lost".to_owned();
                     self.later(node, delay, Happening::Told(Event::TransferFailed { transfer, reason }));
                 } else {
+                    self.sent.replicas += u32::from(is_replica);
                     let received = Event::TransferReceived { peer, header, payload };
                     self.later(node_of(to), delay, Happening::Told(received));
                     self.later(node, delay + 5, Happening::Told(Event::TransferFinished { transfer }));

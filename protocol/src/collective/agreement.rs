@@ -11,13 +11,10 @@ use std::time::Duration;
 use super::ending::ended_ahead;
 use super::executor::Phase;
 use super::stall::{Outside, Stall};
-use super::timeouts::Split;
+use super::timeouts::{Split, WAITS_BELIEVED};
 use super::{Announced, Collective, Epoch, Members, OPERATIONS_MAX, Order, Stalled, Version, Word};
 use crate::Time;
 use crate::peer::PeerId;
-
-/// How many of its own waits a member believes what another one has said.
-const WAITS_BELIEVED: u32 = 2;
 
 impl Collective {
     /// Drops the operation under way and tells everybody.
@@ -120,13 +117,19 @@ impl Collective {
                 self.stall(now);
             }
         }
+        let (other, own) = ((members.len(), version), (self.members.len(), self.group_version()));
         if let Phase::Stalled(stall) = &mut self.phase {
             stall.running.insert(from, now);
-        } else if (members.len(), version) > (self.members.len(), self.version) {
+        } else if other > own {
             self.give_way(now);
-        } else {
+        } else if other < own || !matches!(self.phase, Phase::Copying { .. }) {
             self.say_running(from);
         }
+    }
+
+    /// How far the group of this member is, which may be copying the state.
+    fn group_version(&self) -> Version {
+        if let Phase::Copying { version, .. } = self.phase { version } else { self.version }
     }
 
     /// Members of the epoch before take no part in this one: they are not to wait for this member.
@@ -139,7 +142,8 @@ impl Collective {
     }
 
     pub(super) fn say_running(&mut self, to: PeerId) {
-        let word = Word::Running { epoch: self.epoch, members: self.members.clone(), version: self.version };
+        let (epoch, version) = (self.epoch, self.group_version());
+        let word = Word::Running { epoch, members: self.members.clone(), version };
         self.order(Order::Say { to, word });
     }
 
@@ -158,6 +162,7 @@ impl Collective {
     pub(super) fn forget(&mut self, now: Time, peer: PeerId) {
         self.everybody.remove(peer);
         self.outside.remove(&peer);
+        self.given.remove(&peer);
         if let Phase::Stalled(stall) = &mut self.phase {
             stall.heard.remove(&peer);
             stall.forget_running(peer);
@@ -211,10 +216,9 @@ impl Collective {
         self.announce(now, Announced { epoch, members: present, version, current });
     }
 
-    /// The leader takes in who has come. Once the work is over, one of those that have ended gives them the state.
+    /// The leader takes in who has come.
     pub(super) fn invite_those_outside(&mut self, now: Time) {
-        let leads = if self.is_over { self.gives_at_the_end() } else { self.epoch.leader == self.me };
-        if !leads {
+        if self.epoch.leader != self.me {
             return;
         }
         let believed = self.believed();
@@ -222,7 +226,7 @@ impl Collective {
         let latest = self.outside.values().map(|one| one.epoch).max().unwrap_or(0).max(self.epoch.number);
         let Some(epoch) = Epoch::after(latest, self.me) else { return };
         let outside: Members = self.outside.keys().copied().collect();
-        let stay = if self.is_over { [self.me].into_iter().collect() } else { self.members.without(&outside) };
+        let stay = self.members.without(&outside);
         let back = self.taken_in(&stay);
         self.outside.clear();
         if !back.is_empty() {

@@ -4,14 +4,17 @@
 //! So one that has ended tells the others how far it is ([`Word::Ended`]), gives its state to who is behind, and knows how
 //! long it may still be needed ([`Collective::is_needed`]). Who has ended counts as present for all operations behind its
 //! state: a member that is left alone there waits for nobody.
+//!
+//! One that has ended belongs to no epoch any more. Whom it gives its state to it names a new one, of the two of them: so it
+//! gives to several at once, and none of them is left out for another one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::executor::Phase;
 use super::stall::Outside;
-use super::timeouts::Split;
-use super::{Collective, MEMBERS_MAX, Members, Order, Stalled, Version, Word};
+use super::timeouts::{Split, WAITS_BELIEVED};
+use super::{Announced, Collective, Epoch, MEMBERS_MAX, Members, Order, Stalled, Version, Word};
 use crate::Time;
 use crate::peer::PeerId;
 
@@ -25,7 +28,13 @@ impl Collective {
         self.behind.remove(self.me);
         self.needed_until = Some(now + self.farewell());
         self.say_to_all(&self.everybody.clone(), &Word::Ended(self.version));
-        self.invite_those_outside(now);
+        // Others have been taken in since, or say it once more.
+        let believed = self.listening() * WAITS_BELIEVED;
+        for (peer, one) in std::mem::take(&mut self.outside) {
+            if now.saturating_since(one.heard) <= believed {
+                self.invite_at_the_end(now, peer, &one);
+            }
+        }
     }
 
     /// Whether others may still need the state of this member, whose work is over: some of them are in reach and have not
@@ -47,18 +56,39 @@ impl Collective {
 
     /// Somebody stands still. Where it is behind, it is to have the state.
     pub(super) fn invite_who_is_behind(&mut self, now: Time, from: PeerId, said: Stalled) {
-        if said.version.is_some_and(|version| version.operations >= self.version.operations) {
+        let is_behind = said.version.is_none_or(|version| version.operations < self.version.operations);
+        if !is_behind || !self.everybody.contains(from) || from == self.me {
             self.counts.ignored += 1;
             return;
         }
-        self.outside.insert(from, Outside { heard: now, epoch: said.epoch.number, reaches: said.reaches });
-        self.behind.insert(from);
+        let one = Outside { heard: now, epoch: said.epoch.number, reaches: said.reaches };
+        self.invite_at_the_end(now, from, &one);
+    }
+
+    fn invite_at_the_end(&mut self, now: Time, peer: PeerId, one: &Outside) {
+        self.behind.insert(peer);
         self.needed_until = Some(now + self.farewell_max());
-        self.invite_those_outside(now);
+        if !self.gives_at_the_end() || !one.reaches.contains(self.me) {
+            return;
+        }
+        // It said so before it heard that it is given the state, or has missed that. The copy is on its way.
+        let given = self.given.get(&peer).copied().filter(|number| one.epoch < *number);
+        let again = given.map(|number| Epoch { number, leader: self.me });
+        let epoch = again.or_else(|| Epoch::after(one.epoch.max(self.epoch.number), self.me));
+        let Some(epoch) = epoch else { return };
+        let (members, current) = ([self.me, peer].into_iter().collect(), [self.me].into_iter().collect());
+        let version = self.version;
+        let word = Word::Announced(Announced { epoch, members, version, current });
+        self.order(Order::Say { to: peer, word });
+        if given.is_none() {
+            self.epoch = epoch;
+            self.given.insert(peer, epoch.number);
+            self.order(Order::GiveState { to: peer, version, epoch });
+        }
     }
 
     /// Of those that have ended the lowest one in reach gives the state.
-    pub(super) fn gives_at_the_end(&self) -> bool {
+    fn gives_at_the_end(&self) -> bool {
         let is_there = |peer: &PeerId| self.everybody.contains(*peer);
         let is_as_far = |version: &Version| version.operations >= self.version.operations;
         let others = self.ended.iter().filter(|(peer, version)| is_there(peer) && is_as_far(version));

@@ -70,6 +70,8 @@ pub struct Collective {
     pub(super) behind: Members,
     /// Once the work is over: until when others may say that they are behind.
     pub(super) needed_until: Option<Time>,
+    /// Once the work is over: who was given the state, and the number of the epoch for which; those in reach.
+    pub(super) given: BTreeMap<PeerId, u64>,
     pub(super) phase: Phase,
     /// The own contribution to the next operation is there.
     pub(super) has_contribution: bool,
@@ -129,6 +131,7 @@ impl Collective {
             ended: BTreeMap::new(),
             behind: Members::default(),
             needed_until: None,
+            given: BTreeMap::new(),
             phase: Phase::Contributing,
             has_contribution: false,
             is_contributing: false,
@@ -348,10 +351,10 @@ impl Collective {
                 self.order(Order::GiveState { to, version, epoch });
             }
         }
+        self.phase = if is_current { Phase::Contributing } else { Phase::Copying { since: now, version } };
         let before = std::mem::replace(&mut self.members, members);
         self.tell_left_behind(&before);
         if is_current {
-            self.phase = Phase::Contributing;
             if self.has_contribution {
                 self.begin(now);
             } else if !self.is_contributing {
@@ -359,7 +362,6 @@ impl Collective {
             }
         } else {
             self.idle_since = self.idle_since.or(self.has_state.then_some(now));
-            self.phase = Phase::Copying { since: now, version };
             if self.early_states.remove(&epoch) == Some(version) {
                 self.take_up(now, version);
             }

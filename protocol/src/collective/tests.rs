@@ -1,6 +1,7 @@
 //! Groups of collectives on a small virtual network: sums are exact, states with one name are one, a death costs a
 //! deadline. Each law has a sabotage that breaks it.
 
+mod ending;
 mod world;
 
 use std::time::Duration;

@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::{Epoch, Members};
 use crate::Time;
 
+/// How many of its own waits a member believes what another one has said.
+pub(super) const WAITS_BELIEVED: u32 = 2;
+
 /// How long a member waits for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {

@@ -62,6 +62,7 @@ impl Synchronous {
                     let selection = Selection::Replica;
                     out.request(Purpose::ReplicaCopy, |request| TrainerOrder::TakeSnapshot { request, selection });
                 }
+                self.giving.retain(|(other, ..)| *other != to);
                 self.giving.push_back((to, epoch, version));
             }
             Order::TakeState { version, epoch } => {
@@ -111,10 +112,10 @@ impl Synchronous {
         self.sending.push(to, TransferHeader::Slices(name), payload);
     }
 
-    /// Sends the copy to all that it was made for and that still belong to the epoch.
+    /// Sends the copy to all that it was made for and that still belong to the epoch. Who has ended has an epoch with each.
     pub(super) fn give(&mut self, replica: &Snapshot) {
         for (to, epoch, version) in std::mem::take(&mut self.giving) {
-            if epoch == self.collective.epoch() {
+            if epoch == self.collective.epoch() || self.collective.is_over() {
                 self.sending.push(to, TransferHeader::Replica { epoch, version }, replica.to_payload());
             }
         }

@@ -35,9 +35,13 @@ impl Item {
             _ => None,
         }
     }
+
+    fn is_replica_for(&self, member: PeerId) -> bool {
+        self.to == member && matches!(self.header, TransferHeader::Replica { .. })
+    }
 }
 
-/// What waits and what is under way. Bounded by one schedule's sends and the replicas of one epoch.
+/// What waits and what is under way. Bounded by one schedule's sends and a replica for each member.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
     waiting: VecDeque<Item>,
@@ -49,7 +53,11 @@ pub(super) struct Sending {
 }
 
 impl Sending {
+    /// A replica takes the place of one that waits for the same member.
     pub(super) fn push(&mut self, to: PeerId, header: TransferHeader, payload: Payload) {
+        if matches!(header, TransferHeader::Replica { .. }) {
+            self.waiting.retain(|item| !item.is_replica_for(to));
+        }
         self.waiting.push_back(Item { to, header, payload });
     }
 
@@ -85,7 +93,9 @@ impl Sending {
 
     pub(super) fn on_ended(&mut self, now: Time, transfer: TransferId, finished: bool) {
         let Some(item) = self.under_way.remove(&transfer) else { return };
-        if !finished && item.epoch() >= self.least {
+        let is_replaced =
+            item.is_replica_for(item.to) && self.waiting.iter().any(|other| other.is_replica_for(item.to));
+        if !finished && item.epoch() >= self.least && !is_replaced {
             self.waiting.push_front(item);
             self.paused_until = Some(now + RETRY);
         }
@@ -101,5 +111,32 @@ impl Sending {
     pub(super) fn forget_before(&mut self, epoch: Epoch) {
         self.least = Some(epoch);
         self.waiting.retain(|item| item.epoch() >= Some(epoch));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Version;
+
+    fn replica(number: u64) -> TransferHeader {
+        let epoch = Epoch { number, leader: PeerId::from_public_key([1; 32]) };
+        TransferHeader::Replica { epoch, version: Version { operations: 0, epoch } }
+    }
+
+    /// Each time that a member asked again one more waited for it.
+    #[test]
+    fn a_replica_takes_the_place_of_one_that_waits_for_the_same_member() {
+        let (mut sending, mut out) = (Sending::default(), Outbox::default());
+        let to = PeerId::from_public_key([2; 32]);
+        for number in 0..5 {
+            sending.push(to, replica(number), Payload::from(vec![0; 8]));
+            sending.proceed(Time::ZERO, &mut out);
+        }
+        let waiting = |sending: &Sending| sending.waiting.iter().map(|item| item.header.clone()).collect::<Vec<_>>();
+        assert_eq!((sending.under_way.len(), waiting(&sending)), (TO_ONE_MAX, vec![replica(4)]));
+        let first = *sending.under_way.keys().next().expect("two are under way");
+        sending.on_ended(Time::ZERO, first, false);
+        assert_eq!(waiting(&sending), [replica(4)], "the one that failed is not wanted any more");
     }
 }

@@ -35,15 +35,71 @@ fn one_that_misses_the_last_sum_gets_the_replica_from_those_that_have_ended() {
         for victim in 0..4 {
             let mut world = members_that_leave(topology, 4, victim as u64);
             world.run_until_one_is_at(39.0);
-            world.deaf = Some(victim);
+            world.deaf = vec![victim];
             world.run(Duration::from_secs(5));
-            world.deaf = None;
+            world.deaf.clear();
             world.run(Duration::from_secs(40));
             let what = format!("{topology} to {victim}");
             world.expect_all_have_left(&what);
             let replicas: Vec<_> = world.members.iter().map(|member| &member.replica).collect();
             assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{what}: {replicas:?}");
         }
+    }
+}
+
+/// Two that copy at once are each in an epoch with the one that has ended: neither leaves the other one out.
+#[test]
+fn two_that_miss_the_last_sum_both_get_the_replica_once() {
+    let mut found = 0;
+    let pairs = [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]];
+    let all = pairs.into_iter().flat_map(|victims| (0..3).map(move |seed| (victims, seed)));
+    for (topology, (victims, seed)) in
+        TOPOLOGIES.into_iter().flat_map(|topology| all.clone().map(move |one| (topology, one)))
+    {
+        let mut world = members_that_leave(topology, 4, seed);
+        world.run_until_one_is_at(39.0);
+        (world.deaf, world.stays, world.replica_delay) = (victims.to_vec(), true, 2000);
+        world.run(Duration::from_secs(5));
+        world.deaf.clear();
+        let is_at_the_end = |node: &usize| world.members[*node].report.progress == 40.0;
+        let (ended, behind): (Vec<usize>, Vec<usize>) = (0..4).partition(is_at_the_end);
+        if ended.is_empty() || behind.len() < 2 {
+            continue;
+        }
+        found += 1;
+        let copied: Vec<u64> = behind.iter().map(|node| world.status(*node).copied).collect();
+        world.sent = Sent::default();
+        world.run(Duration::from_secs(20));
+        let what = format!("seed {seed}, {topology} to {behind:?}");
+        assert_eq!(world.broken, [] as [String; 0], "{what}");
+        for (node, copied) in behind.iter().zip(copied) {
+            assert_eq!(world.members[*node].replica, world.members[ended[0]].replica, "{what}: node {node}");
+            assert_eq!(world.status(*node).copied, copied + 1, "{what}: node {node}");
+        }
+        assert_eq!(world.sent.replicas, behind.len() as u32, "{what}");
+    }
+    assert!(found > 4, "two were behind {found} times");
+}
+
+#[test]
+fn two_that_come_after_the_end_both_get_the_replica_once_and_hardly_a_word_is_said() {
+    for topology in TOPOLOGIES {
+        let mut world = members_that_leave(topology, 2, 9);
+        world.stays = true;
+        world.run(Duration::from_secs(30));
+        assert!(world.members.iter().all(|member| member.report.progress == 40.0), "{topology}");
+        (world.snapshot_delay, world.replica_delay, world.sent) = (500, 2000, Sent::default());
+        world.add(Start::FromPeer);
+        world.run(milliseconds(100));
+        world.add(Start::FromPeer);
+        world.run(Duration::from_secs(10));
+        assert_eq!(world.broken, [] as [String; 0], "{topology}");
+        for node in [2, 3] {
+            assert_eq!(world.status(node).copied, 1, "{topology}: node {node}");
+            assert_eq!(world.members[node].replica, world.members[0].replica, "{topology}: node {node}");
+        }
+        assert_eq!(world.sent.replicas, 2, "{topology}");
+        assert!(world.sent.words < 60, "{topology}: {} words", world.sent.words);
     }
 }
 
@@ -75,7 +131,7 @@ fn one_that_cannot_be_reached_ends_by_itself_once_the_others_have_left() {
         world.run_until_one_is_at(40.0);
         let Some(victim) = (0..3).find(|node| world.members[*node].report.progress < 40.0) else { continue };
         found += 1;
-        world.deaf = Some(victim);
+        world.deaf = vec![victim];
         for (node, happening) in world.happenings.values_mut() {
             let is_transfer = matches!(happening, Happening::Told(Event::TransferReceived { .. }));
             if *node == victim && is_transfer {

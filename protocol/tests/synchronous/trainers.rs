@@ -43,11 +43,13 @@ impl World {
                 self.later(node, 1, Happening::Told(Event::StateLoaded { request, accepted, report }));
                 self.look_whether_over(node);
             }
+            TrainerOrder::Complete if self.stays => {}
             TrainerOrder::Complete => self.later(node, 20, Happening::Told(Event::LeaveRequested)),
             TrainerOrder::TakeSnapshot { request, selection } => {
                 assert_eq!(selection, Selection::Replica);
                 let (snapshot, report) = (Snapshot::from(member.replica.clone()), member.report);
-                self.later(node, 1, Happening::Told(Event::SnapshotTaken { request, snapshot, report }));
+                let delay = 1 + self.snapshot_delay;
+                self.later(node, delay, Happening::Told(Event::SnapshotTaken { request, snapshot, report }));
             }
             _ => {}
         }
