@@ -37,6 +37,7 @@
 mod agreement;
 mod ending;
 mod executor;
+mod lateness;
 mod loss;
 mod members;
 pub mod schedule;

@@ -3,6 +3,7 @@
 //! sabotage that breaks it.
 
 mod ending;
+mod late;
 mod lines;
 mod losing;
 mod resting;
@@ -61,6 +62,10 @@ struct Member {
     /// It has left in order.
     has_left: bool,
     paused_until: Time,
+    /// What a contribution takes beside a moment, in milliseconds; `None`: its trainer keeps orders to contribute to itself.
+    slowness: Option<u64>,
+    /// The last order that it has kept.
+    kept: Option<RequestId>,
     /// Replicas that its trainer is to find unfit, from now on.
     refusals: u32,
     /// What happens, once, while the worker puts the last slices of an operation in place.
@@ -182,6 +187,8 @@ impl World {
             is_dead: false,
             has_left: false,
             paused_until: Time::ZERO,
+            slowness: Some(0),
+            kept: None,
             refusals: 0,
             trouble: None,
         });

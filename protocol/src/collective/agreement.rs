@@ -77,6 +77,10 @@ impl Collective {
             if let Some(announced) = self.deferred.take() {
                 return self.adopt(now, announced);
             }
+            // Where nobody is gone, slices were waited for.
+            if said.members == self.members && self.is_too_late() {
+                return;
+            }
             self.stall(now);
         }
         // It has left this epoch to seek another group, or has gone on without this member: nobody is to wait for its slices.
@@ -256,7 +260,8 @@ impl Collective {
     }
 
     pub(super) fn on_announced(&mut self, now: Time, announced: Announced) {
-        if announced.epoch <= self.epoch || !announced.members.contains(self.me) || self.is_over {
+        let is_away = self.is_over || self.is_left_out();
+        if announced.epoch <= self.epoch || !announced.members.contains(self.me) || is_away {
             self.counts.ignored += 1;
             return;
         }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::executor::Phase;
+use super::lateness::Lateness;
 use super::stall::Outside;
 use super::timeouts::{Split, WAITS_BELIEVED};
 use super::{Announced, Collective, Epoch, MEMBERS_MAX, Members, Order, Stalled, Version, Word};
@@ -22,7 +23,7 @@ impl Collective {
     /// The owner's work is done: no contribution will come. Who is behind, or seeks the state, gets it.
     pub fn end(&mut self, now: Time) {
         (self.is_over, self.is_contributing, self.has_contribution) = (true, false, false);
-        (self.deferred, self.idle_since) = (None, None);
+        (self.deferred, self.idle_since, self.lateness) = (None, None, Lateness::default());
         self.phase = Phase::Contributing;
         self.behind = self.members.clone();
         self.behind.remove(self.me);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::lateness::Lateness;
 use super::stall::{Outside, Stall};
 use super::timeouts::{Beginning, Timeouts};
 use super::{Announced, Counts, Epoch, Members, OPERATIONS_MAX, Order, Schedule, Shape, SliceName, Version, Word};
@@ -77,6 +78,8 @@ pub struct Collective {
     pub(super) has_contribution: bool,
     /// It has been ordered.
     pub(super) is_contributing: bool,
+    /// How the others have waited for it in vain.
+    pub(super) lateness: Lateness,
     /// Slices of this epoch and operation, or later ones, that have arrived and are not absorbed.
     arrived: BTreeSet<SliceName>,
     absorbed: BTreeSet<usize>,
@@ -135,6 +138,7 @@ impl Collective {
             phase: Phase::Contributing,
             has_contribution: false,
             is_contributing: false,
+            lateness: Lateness::default(),
             arrived: BTreeSet::new(),
             absorbed: BTreeSet::new(),
             deferred: None,
@@ -164,6 +168,9 @@ impl Collective {
     pub fn peers_connected(&mut self, peers: impl IntoIterator<Item = PeerId>) {
         let there: Vec<PeerId> = peers.into_iter().filter(|peer| self.everybody.insert(*peer)).collect();
         for peer in there {
+            if self.is_left_out() {
+                continue;
+            }
             if self.is_stalled() {
                 let word = self.own_word();
                 self.order(Order::Say { to: peer, word });
@@ -243,9 +250,13 @@ impl Collective {
 
     /// The contribution that was ordered is there. `digest`: of the state from which it was computed, not 0.
     pub fn contributed(&mut self, now: Time, operation: u64, digest: u64) {
+        if self.is_left_out() {
+            return self.come_back(now);
+        }
         if operation != self.version.operations || !self.is_contributing {
             return;
         }
+        self.lateness.on_contribution();
         (self.is_contributing, self.has_contribution) = (false, true);
         (self.digest, self.idle_since) = (digest, Some(now));
         if matches!(self.phase, Phase::Contributing) && !self.go_on_without_ended(now) {

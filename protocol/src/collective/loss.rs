@@ -1,16 +1,44 @@
-//! What a member's owner has, and what it has lost: a member claims no state that is not there.
+//! What a member's owner has, what it has lost, and what does not come: a member claims no state that is not there, and holds
+//! nobody up for a contribution.
 
 use super::executor::Phase;
 use super::stall::Stall;
+use super::timeouts::Split;
 use super::{Collective, Members, Version};
 use crate::Time;
 
 impl Collective {
+    /// The others have dropped the epoch. Whether that was for this member's contribution, and once too often: then it has left.
+    pub(super) fn is_too_late(&mut self) -> bool {
+        let is_awaited = matches!(self.phase, Phase::Contributing) && self.is_contributing;
+        if !is_awaited || self.timeouts.split == Split::Quorum {
+            return false;
+        }
+        if !self.lateness.is_once_too_often() {
+            return false;
+        }
+        self.pause();
+        self.lateness.is_left_out = true;
+        true
+    }
+
+    /// Whether it takes no part because its contribution does not come.
+    pub(super) fn is_left_out(&self) -> bool {
+        self.lateness.is_left_out
+    }
+
+    /// The contribution that did not come is there: the owner goes on. It is of a state that the others have left behind.
+    pub(super) fn come_back(&mut self, now: Time) {
+        self.lateness.come_back();
+        self.state_lost(now);
+    }
+
     /// The owner has lost what it had of the operation under way, or its state is to be another one: it is to be copied from
     /// another member.
     pub fn state_lost(&mut self, now: Time) {
         if !self.is_over {
             (self.has_contribution, self.is_contributing) = (false, false);
+            self.lateness.is_left_out = false;
             self.give_way(now);
         }
     }
@@ -41,6 +69,7 @@ impl Collective {
         }
         (self.members, self.seeks, self.deferred) = (Members::default(), true, None);
         (self.has_contribution, self.is_contributing, self.idle_since) = (false, false, None);
+        self.lateness.is_left_out = false;
         self.phase = Phase::Stalled(Stall::begin(Time::MAX, Time::MAX));
     }
 

@@ -2,6 +2,7 @@
 //! deadline. Each law has a sabotage that breaks it.
 
 mod ending;
+mod late;
 mod world;
 
 use std::time::Duration;

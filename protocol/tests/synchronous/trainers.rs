@@ -12,7 +12,10 @@ impl World {
             TrainerOrder::Contribute { request } => {
                 member.orders += 1;
                 let order = member.orders;
-                self.later(node, time, Happening::Contributed(request, order));
+                match member.slowness {
+                    Some(slowness) => self.later(node, time + slowness, Happening::Contributed(request, order)),
+                    None => member.kept = Some(request),
+                }
             }
             TrainerOrder::TakeUp { sum, members, progress } => {
                 let times = if sabotage == Sabotage::TakesUpTwice && node == 1 && progress == 9.0 { 2 } else { 1 };
