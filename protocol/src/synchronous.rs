@@ -13,6 +13,8 @@
 mod losing;
 mod orders;
 mod sending;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -167,12 +169,12 @@ impl Synchronous {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let collective = self.collective.next_deadline().filter(|_| !self.is_resting);
+        let collective = self.collective.next_deadline().filter(|_| !self.is_away());
         collective.into_iter().chain(self.sending.next_deadline()).min()
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, out: &mut Outbox) {
-        if !self.is_resting {
+        if !self.is_away() {
             self.collective.time_passed(now);
             self.drain(now, out);
         }
@@ -221,7 +223,7 @@ impl Synchronous {
         if !word.is_sound() {
             return Err(Misbehaviour::OutOfRange("members of an all-reduce".into()));
         }
-        if !self.is_resting {
+        if !self.is_away() {
             self.collective.word_received(now, peer, word);
             self.drain(now, out);
         }
@@ -394,8 +396,7 @@ impl Synchronous {
     fn take_orders(&mut self, out: &mut Outbox) {
         while let Some(order) = self.collective.poll_order() {
             match order {
-                // Who rests takes part in nothing, and asks for nothing; who has ended still gives what others need.
-                Order::Say { .. } if self.is_resting && !self.collective.is_over() => {}
+                Order::Say { .. } if self.is_away() => {}
                 Order::Say { to, word } => out.send(to, Message::Synchronous(word)),
                 Order::Begin { .. } => {
                     self.drop_schedule();
@@ -413,6 +414,11 @@ impl Synchronous {
         self.kept.retain(|name, _| name.epoch >= epoch);
         self.replicas.retain(|(of, _), _| *of >= epoch);
         self.sending.forget_before(epoch);
+    }
+
+    /// Who rests takes part in nothing, and asks for nothing; who has ended still gives what others need.
+    fn is_away(&self) -> bool {
+        self.is_resting && !self.collective.is_over()
     }
 
     /// Swarm progress of a state, in steps.

@@ -6,9 +6,12 @@ use crate::outbox::Outbox;
 use crate::time::Time;
 
 impl Synchronous {
-    /// The owner wants the network left alone: training stands still meanwhile.
+    /// The owner wants the network left alone: training stands still meanwhile. What others need of one that has ended stays.
     pub(crate) fn begin_rest(&mut self) {
         self.is_resting = true;
+        if !self.is_away() {
+            return;
+        }
         if self.work.iter().any(makes_a_state) {
             self.collective.not_taken_up();
         }

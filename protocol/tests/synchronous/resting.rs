@@ -41,3 +41,19 @@ fn one_that_rests_is_not_taken_in_where_somebody_connects_to_it() {
     world.run(Duration::from_secs(3));
     world.expect_one_group("it is back");
 }
+
+/// It was to give its replica, and heard nobody.
+#[test]
+fn one_that_has_ended_and_rests_gives_its_replica_to_who_is_behind() {
+    let mut world = World::new(Topology::Ring, 1, 15, Sabotage::None);
+    world.run(Duration::from_secs(3));
+    let report = world.members[0].report;
+    (world.stays, world.ends_at) = (true, report.progress);
+    world.later(0, 0, Happening::Told(Event::TrainingCompleted(report)));
+    world.later(0, 1, Happening::Told(Event::RestBegan));
+    world.run(milliseconds(10));
+    world.add(Start::FromPeer);
+    world.run(Duration::from_secs(5));
+    assert_eq!((world.members[1].report.progress, world.status(1).copied), (report.progress, 1));
+    assert_eq!(world.members[1].replica, world.members[0].replica);
+}
