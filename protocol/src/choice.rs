@@ -18,7 +18,7 @@ const LOOK_STEPS: f64 = 4.0;
 const LOOK_MIN: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
-/// Who has told nothing for so long does not train any more.
+/// Who has told nothing for so long does not train (any more): nobody waits for what it would tell.
 const STALE: Duration = Duration::from_secs(90);
 
 /// A step of all must be expected to be so much cheaper, or have turned out so much dearer, than it is worth before the members
@@ -73,6 +73,8 @@ pub(crate) struct SchemeChoice {
     order: Option<SchemeOrder>,
     /// Of those that are connected, and when they told them; at most [`MEMBERS_MAX`].
     costs: BTreeMap<PeerId, (Time, Costs)>,
+    /// Who is connected and tells none, and since when.
+    silent: BTreeMap<PeerId, Time>,
     next_look: Time,
     /// When was looked, and how many all-reduces were finished then: the oldest first, at most [`WINDOW_FIRST`] and one.
     looks: VecDeque<(Time, u64)>,
@@ -90,6 +92,7 @@ impl SchemeChoice {
             members_min: members_min.max(2),
             order: None,
             costs: BTreeMap::new(),
+            silent: BTreeMap::new(),
             next_look: now + LOOK_MIN,
             looks: VecDeque::new(),
             not_before: now,
@@ -157,6 +160,7 @@ impl SchemeChoice {
             self.note(now, finished);
         }
         self.costs.retain(|_, (told, _)| now.saturating_since(*told) <= STALE);
+        self.note_silent(now, &own.connected);
         let lowest = self.costs.keys().next();
         if lowest.is_some_and(|lowest| *lowest < own.me) {
             return None;
@@ -174,6 +178,13 @@ impl SchemeChoice {
         }
         self.adopt(now, order);
         Some(order)
+    }
+
+    fn note_silent(&mut self, now: Time, connected: &[PeerId]) {
+        self.silent.retain(|peer, _| connected.contains(peer) && !self.costs.contains_key(peer));
+        for peer in connected.iter().filter(|peer| !self.costs.contains_key(peer)) {
+            self.silent.entry(*peer).or_insert(now);
+        }
     }
 
     /// Looks at how many all-reduces are finished.
@@ -194,7 +205,7 @@ impl SchemeChoice {
 
     /// Why all-reduces are expected to pay, where they are.
     fn expected(&self, now: Time, own: &Own, everybody: &[Costs]) -> Option<Comparison> {
-        let all_tell = own.connected.iter().all(|peer| self.costs.contains_key(peer));
+        let all_tell = self.silent.values().all(|since| now.saturating_since(*since) > STALE);
         let all_are_reached = own.known <= own.connected.len();
         let members = everybody.len();
         let is_open = now >= self.not_before && (self.members_min..=MEMBERS_MAX).contains(&members);
@@ -322,7 +333,7 @@ mod tests {
         let unknown = |_| Own { known: 4, ..own(fast, None) };
         assert_eq!(decision(&mut choice(fast), unknown, 100.0), None, "somebody is not connected");
         let silent = |_| Own { connected: vec![peer(2), peer(3), peer(4), peer(5)], ..own(fast, None) };
-        assert_eq!(decision(&mut choice(fast), silent, 100.0), None, "somebody has told nothing");
+        assert_eq!(decision(&mut choice(fast), silent, 80.0), None, "somebody has told nothing");
         let not_lowest = |_| Own { me: peer(9), ..own(fast, None) };
         assert_eq!(decision(&mut choice(fast), not_lowest, 100.0), None, "it is another one's turn");
         let mut alone = SchemeChoice::new(Shape::Ring, 1_000_000, 1, Time::ZERO);
@@ -370,6 +381,22 @@ mod tests {
         }
         let left = Own { known: 3, ..known };
         assert!(choice.look(at(101.0), &left, &mut Outbox::default()).is_some());
+    }
+
+    /// One that had ended by itself kept all-reduces away for good.
+    #[test]
+    fn who_is_connected_and_tells_nothing_for_long_is_waited_for_no_more() {
+        let fast = costs(1.0, 10e6);
+        let mut choice = choice(fast);
+        let with = |also: &[u8]| Own {
+            connected: [2, 3, 4].iter().chain(also).map(|key| peer(*key)).collect(),
+            known: 3 + also.len(),
+            ..own(fast, None)
+        };
+        let both = |now: f64| with(if now < 50.0 { &[5] } else { &[5, 6] });
+        assert_eq!(decision(&mut choice, both, 130.0), None, "the other one has come later");
+        let decided = decision(&mut choice, |_| with(&[5, 6]), 160.0);
+        assert_eq!(decided.map(|(_, scheme)| scheme), Some(Scheme::AllReduce));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The core from outside: one program for all tests but the one that counts allocations.
 
+mod choosing;
 mod copying_anew;
 mod driven;
 mod holdings;

@@ -132,9 +132,8 @@ impl Node {
         };
         match choosing.choice.scheme() {
             Scheme::AllReduce if !is_there && is_ready && !self.is_resting => self.begin_all_reduces(now),
-            Scheme::Pairs if is_there && matches!(self.phase, Phase::Joining | Phase::Training) => {
-                self.end_all_reduces(now);
-            }
+            // Who has ended lets others' models in from then on.
+            Scheme::Pairs if is_there && self.phase != Phase::Leaving => self.end_all_reduces(now),
             _ => {}
         }
     }
@@ -160,8 +159,17 @@ impl Node {
         choosing.earlier = synchronous.counts(now);
         self.outbox.forget(|purpose| purpose.is_of_all_reduce());
         self.outbox.push(TrainerOrder::Average(Scheme::Pairs));
-        if self.phase == Phase::Training {
-            self.pairwise.on_return_to_pairs(synchronous.contribution_seconds(), &mut self.outbox);
+        match self.phase {
+            Phase::Training => {
+                self.pairwise.on_return_to_pairs(synchronous.contribution_seconds(), &mut self.outbox);
+            }
+            Phase::Settling | Phase::Completed => {
+                self.pairwise.on_model_replaced(&mut self.outbox);
+                self.end_in_pairs();
+                // What it has learned is in all replicas.
+                self.final_exchanges_left = 0;
+            }
+            Phase::Joining | Phase::Leaving | Phase::Left => {}
         }
     }
 }

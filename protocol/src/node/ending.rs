@@ -129,10 +129,15 @@ impl Node {
             synchronous.end(now, &mut self.outbox);
             self.complete();
         } else if self.phase == Phase::Training {
-            self.ends_before_the_run = self.is_before_the_end(report.progress);
-            self.pairwise.on_training_over();
+            self.end_in_pairs();
             self.begin_settling(now);
         }
+    }
+
+    /// Own training is over, and members average in pairs.
+    pub(super) fn end_in_pairs(&mut self) {
+        self.ends_before_the_run = self.is_before_the_end(self.pairwise.training().progress);
+        self.pairwise.on_training_over();
     }
 
     /// Whether the run goes on at this progress of the swarm, or has no end that is known. Members average their
