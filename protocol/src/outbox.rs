@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::bounds::PENDING_MAX;
+use crate::collective::Version;
 use crate::effect::{Effect, NetworkOrder, RequestId, TrainerOrder, TransferId};
 use crate::event::TrainingReport;
 use crate::message::{ExchangeNumber, Message, TransferHeader};
@@ -40,8 +41,8 @@ pub(crate) enum Purpose {
     Contribution(u64),
     /// Slices on their way into a sum.
     Reduction,
-    /// A copy of the replica for other members.
-    ReplicaCopy,
+    /// A copy of the replica of this version for other members.
+    ReplicaCopy(Version),
     /// The replica of this member on its way to become ours.
     ReplicaLoad(PeerId),
 }
@@ -49,7 +50,10 @@ pub(crate) enum Purpose {
 impl Purpose {
     /// Whether it is one of an all-reduce.
     pub(crate) fn is_of_all_reduce(self) -> bool {
-        matches!(self, Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy | Purpose::ReplicaLoad(_))
+        matches!(
+            self,
+            Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy(_) | Purpose::ReplicaLoad(_)
+        )
     }
 }
 

@@ -89,8 +89,10 @@ pub(crate) struct Synchronous {
     kept: BTreeMap<SliceName, (PeerId, Payload)>,
     /// Replicas that have come, and who sent them.
     replicas: BTreeMap<(Epoch, Version), (PeerId, Payload)>,
-    /// Who is given the copy of the replica that has been ordered.
+    /// Who is given a copy of the replica of this version, which has been ordered; each member once.
     giving: VecDeque<(PeerId, Epoch, Version)>,
+    /// The replica whose copy was ordered last, until it is there.
+    copying: Option<Version>,
     sending: Sending,
     is_resting: bool,
     /// What this node went through before it looked for this group.
@@ -162,6 +164,7 @@ impl Synchronous {
             kept: BTreeMap::new(),
             replicas: BTreeMap::new(),
             giving: VecDeque::new(),
+            copying: None,
             sending: Sending::default(),
             is_resting: false,
             earlier: Counts::default(),
@@ -291,8 +294,8 @@ impl Synchronous {
                 }
                 Replied::Taken
             }
-            (Purpose::ReplicaCopy, Reply::Snapshot(replica, _)) => {
-                self.give(&replica);
+            (Purpose::ReplicaCopy(version), Reply::Snapshot(replica, _)) => {
+                self.give(version, Some(&replica));
                 self.sending.proceed(now, out);
                 Replied::Taken
             }
@@ -309,8 +312,8 @@ impl Synchronous {
                 self.lose_sum(now);
                 Replied::Taken
             }
-            (Purpose::ReplicaCopy, Reply::Failed) => {
-                self.giving.clear();
+            (Purpose::ReplicaCopy(version), Reply::Failed) => {
+                self.give(version, None);
                 Replied::Taken
             }
             (Purpose::ReplicaLoad(_), Reply::Failed) => {

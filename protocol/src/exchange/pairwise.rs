@@ -243,7 +243,7 @@ impl Pairwise {
             | Purpose::ResponderMerge(peer, number) => self.responder.on_overload(peer, number, averaging, out),
             // Counted by the driver; one-sided, like a crash at this moment.
             Purpose::Correction { .. } | Purpose::StateSnapshot | Purpose::StateLoad => {}
-            Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy | Purpose::ReplicaLoad(_) => {}
+            Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy(_) | Purpose::ReplicaLoad(_) => {}
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Synchronous;
 use crate::bulk::{Payload, Snapshot};
-use crate::collective::Order;
+use crate::collective::{Order, Version};
 use crate::effect::{TrainerOrder, WorkerOrder};
 use crate::message::{Message, TransferHeader};
 use crate::numerics::{Accumulator, ReduceJob, ReduceStep};
@@ -58,9 +58,10 @@ impl Synchronous {
                 out.push(TrainerOrder::TakeUp { sum, members: members.len() as u32, progress });
             }
             Order::GiveState { to, version, epoch } => {
-                if self.giving.is_empty() {
-                    let selection = Selection::Replica;
-                    out.request(Purpose::ReplicaCopy, |request| TrainerOrder::TakeSnapshot { request, selection });
+                if self.copying != Some(version) {
+                    self.copying = Some(version);
+                    let (purpose, selection) = (Purpose::ReplicaCopy(version), Selection::Replica);
+                    out.request(purpose, |request| TrainerOrder::TakeSnapshot { request, selection });
                 }
                 self.giving.retain(|(other, ..)| *other != to);
                 self.giving.push_back((to, epoch, version));
@@ -112,10 +113,15 @@ impl Synchronous {
         self.sending.push(to, TransferHeader::Slices(name), payload);
     }
 
-    /// Sends the copy to all that it was made for and that still belong to the epoch. Who has ended has an epoch with each.
-    pub(super) fn give(&mut self, replica: &Snapshot) {
-        for (to, epoch, version) in std::mem::take(&mut self.giving) {
-            if epoch == self.collective.epoch() || self.collective.is_over() {
+    /// Sends the copy of the replica of this version, where there is one, to all that it was made for and that still belong to the
+    /// epoch. Who has ended has an epoch with each.
+    pub(super) fn give(&mut self, version: Version, replica: Option<&Snapshot>) {
+        self.copying = self.copying.filter(|copying| *copying != version);
+        let (those, others) = std::mem::take(&mut self.giving).into_iter().partition(|(.., of)| *of == version);
+        self.giving = others;
+        for (to, epoch, version) in Vec::from(those) {
+            let is_wanted = epoch == self.collective.epoch() || self.collective.is_over();
+            if let Some(replica) = replica.filter(|_| is_wanted) {
                 self.sending.push(to, TransferHeader::Replica { epoch, version }, replica.to_payload());
             }
         }

@@ -71,3 +71,21 @@ fn one_that_rests_before_it_has_taken_a_sum_up_copies_the_replica_of_one_that_ha
         world.expect_copied(who, before, &format!("seed {seed}, member {who}"));
     }
 }
+
+/// The copy was of the replica before, and went to the next one that had come as that of the present one.
+#[test]
+fn a_copy_that_takes_long_is_sent_as_that_of_the_replica_that_it_is() {
+    for seed in 0..4 {
+        let mut world = two(seed);
+        world.snapshot_delay = 3000;
+        world.add(Start::FromPeer);
+        world.run(Duration::from_secs(1));
+        world.kill(2);
+        world.run(Duration::from_secs(1));
+        world.add(Start::FromPeer);
+        world.run(Duration::from_secs(8));
+        world.expect_one_group(&format!("seed {seed}"));
+        let all = [0, 1, 3].map(|node| world.status(node));
+        assert_eq!((all.each_ref().map(|one| one.differed), all[2].copied), ([0; 3], 1), "seed {seed}: {all:?}");
+    }
+}
