@@ -91,7 +91,7 @@ impl Collective {
             self.stall(now);
         }
         // It said so before it heard that it has been taken in.
-        let is_stale = said.epoch < self.epoch && said.version.is_some();
+        let is_stale = said.epoch < self.epoch;
         if let Phase::Stalled(stall) = &mut self.phase {
             stall.hear(now, from, said);
             self.decide_early(now);

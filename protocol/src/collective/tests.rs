@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::*;
 use crate::Time;
 use crate::random::{RngExt, stream};
-use world::{Place, Sabotage, World, id};
+use world::{Happening, Place, Sabotage, World, id};
 
 const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -360,4 +360,27 @@ fn who_begins_to_seek_tells_each_of_all_whom_it_reaches() {
     };
     assert_eq!(told(&[1, 2]), [(id(1), 3), (id(2), 3)]);
     assert_eq!(told(&[3]), [(id(3), 4)], "the others hear of it when it says so the next time");
+}
+
+/// Its word was taken for that of one outside, and after the next operation it was taken in once more, with a second copy.
+#[test]
+fn what_a_member_without_a_state_said_before_it_was_taken_in_takes_it_in_no_second_time() {
+    let mut world = World::with(Shape::Ring, 0, 3, Sabotage::None, Split::EachGoesOn);
+    world.add(Some(7));
+    world.run(seconds(2));
+    let alone = world.owners[0].collective.epoch();
+    let newcomer = world.add(None);
+    let told = Epoch { number: 1_000_000 + u64::from(newcomer), leader: id(newcomer) };
+    while world.owners[0].collective.epoch() == alone {
+        assert!(world.now < Time::from_start(seconds(10)));
+        world.run(world.now.since_start() + Duration::from_millis(1));
+    }
+    let epoch = world.owners[0].collective.epoch();
+    let reaches = [0, 1].into_iter().map(id).collect();
+    let said = Stalled { epoch: told, members: Members::default(), version: None, digest: 0, reaches };
+    world.later(1, Happening::Word { at: 0, from: newcomer, word: Word::Stalled(said) });
+    world.run(seconds(15));
+    let counts = world.owners[1].collective.counts(world.now);
+    assert_eq!((world.owners[0].collective.epoch(), counts.copied, counts.dropped), (epoch, 1, 0));
+    assert!(counts.finished > 20 && world.broken.is_empty(), "{counts:?}, {:?}", world.broken);
 }
