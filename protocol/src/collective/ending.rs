@@ -102,6 +102,9 @@ impl Collective {
             return;
         }
         self.ended.insert(from, version);
+        if let Phase::Stalled(stall) = &mut self.phase {
+            stall.forget_running(from);
+        }
         if !self.is_over && matches!(self.phase, Phase::Reducing(_) | Phase::Stalled(_)) {
             self.go_on_without_ended(now);
         }

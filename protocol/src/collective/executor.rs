@@ -174,7 +174,7 @@ impl Collective {
             if self.is_stalled() {
                 let word = self.own_word();
                 self.order(Order::Say { to: peer, word });
-            } else if !self.members.contains(peer) {
+            } else if !self.members.contains(peer) && !self.is_over {
                 self.say_running(peer);
             }
             self.say_ended(peer);

@@ -71,3 +71,28 @@ fn one_that_has_ended_has_an_epoch_with_each_who_is_behind() {
     };
     assert_eq!(ask(2), [(id(1), 11)], "nothing that was on its way has come");
 }
+
+/// It said that its group works: one that is further waited for that group, which was nobody.
+#[test]
+fn one_that_is_further_than_one_that_has_ended_goes_on_at_once() {
+    for is_said_before in [false, true] {
+        let epoch = Epoch { number: 5, leader: id(1) };
+        let beginning = Beginning::Seeking { epoch, operations: Some(9), until: Time::ZERO + seconds(3) };
+        let mut other = Collective::new(Shape::Ring, id(1), beginning, timeouts());
+        other.peers_connected([id(0)]);
+        let mut one = ended(1);
+        if is_said_before {
+            let (epoch, members, version) = (one.epoch(), [id(0)].into_iter().collect(), one.version());
+            other.word_received(Time::ZERO, id(0), Word::Running { epoch, members, version });
+        }
+        one.peers_connected([id(1)]);
+        let words = orders(&mut one);
+        assert!(matches!(&said(&words)[..], [(_, Word::Ended(_))]), "{words:?}");
+        for (_, word) in said(&words) {
+            other.word_received(Time::ZERO, id(0), word.clone());
+        }
+        let until = other.next_deadline().expect("it seeks its group");
+        other.time_passed(until);
+        assert!(!other.is_stalled() && until <= Time::ZERO + seconds(5), "said before: {is_said_before}, {until:?}");
+    }
+}
