@@ -8,6 +8,7 @@
 //!
 //! Partners that exchange again and again keep a common [`Reference`] and send one bit a value.
 
+mod block_scale;
 mod blocks;
 mod buffers;
 mod check;
@@ -29,7 +30,7 @@ mod stream_codec;
 mod weighing;
 mod width;
 
-pub use blocks::BlockScale;
+pub use block_scale::BlockScale;
 pub use buffers::Buffers;
 pub(crate) use buffers::Pooled;
 pub use encode::encode;

@@ -383,7 +383,6 @@ mod tests {
         assert_eq!(answer(at, "GET /", &host).await, "200");
         assert_eq!(answer(at, "GET /healthz", &host).await, "200");
         assert_eq!(answer(at, "GET /readyz", &host).await, "503", "there is no model");
-        assert_eq!(answer(at, "GET /api/v1/ticket", &host).await, "401");
         assert_eq!(answer(at, "POST /nothing", &host).await, "401");
         assert_eq!(answer(at, "POST /nothing", &format!("{host}Authorization: Bearer wrong\r\n")).await, "401");
         assert_eq!(answer(at, "POST /nothing", &format!("{host}Authorization: Bearer secret\r\n")).await, "404");

@@ -1,15 +1,6 @@
-//! A vector in blocks, and the scale of one.
+//! A vector in blocks.
 
 use crate::bulk::BLOCK;
-
-/// The scale of a block of [`BLOCK`] parameters.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct BlockScale {
-    /// In the parameters' unit, a positive bfloat16.
-    pub scale: f32,
-    /// Exchanges in a row, whoever the partners were, in which the block wrapped.
-    pub wraps_in_row: u32,
-}
 
 /// A model as whole blocks, the last one filled up with zeros: those have index zero, whatever the dither, so they
 /// weigh nothing in any sum.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::blocks::BlockScale;
+use super::block_scale::BlockScale;
 
 /// Unused buffers kept, of each kind of element. An exchange uses one or two of each; what is
 /// beyond this came from a burst of exchanges and goes back to the system.

@@ -1,6 +1,6 @@
 //! The differences of two sets of codes, block by block, in one pass over all that an exchange touches.
 
-use super::blocks::BlockScale;
+use super::block_scale::BlockScale;
 use super::buffers::{Buffers, Pooled};
 use super::check::{self, Weights};
 use super::code::Code;

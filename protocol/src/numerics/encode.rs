@@ -3,7 +3,8 @@
 //! Each side sends `checks | codes`, little-endian, 1.008 bytes a parameter at 8 bits. The starter sends the scales of the
 //! exchange ahead of them, two bytes a block: with those the responder encodes while the starter's codes are on their way.
 
-use super::blocks::{BlockScale, Blocks};
+use super::block_scale::BlockScale;
+use super::blocks::Blocks;
 use super::buffers::Buffers;
 use super::check::{self, Weights};
 use super::code::Code;

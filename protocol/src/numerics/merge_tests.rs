@@ -1,7 +1,7 @@
 //! Examples of an exchange that need a look inside; the properties of whole exchanges are in
 //! `tests/numerics_properties.rs`.
 
-use super::super::blocks::BlockScale;
+use super::super::block_scale::BlockScale;
 use super::super::jobs::{Encoded, MergeRole};
 use super::super::width::CodeWidth;
 use super::*;

@@ -7,7 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::blocks::{BlockScale, Blocks};
+use super::block_scale::BlockScale;
+use super::blocks::Blocks;
 use super::buffers::Pooled;
 use super::grid::largest;
 use super::width::scales_bytes;
