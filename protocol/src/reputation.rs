@@ -197,7 +197,7 @@ mod tests {
             assert_eq!(reputation.on_misbehaviour(second(3600 * hour), peer(1), &forged), None, "once an hour");
         }
         let bans: Vec<Duration> =
-            (0..12).filter_map(|second| reputation.on_misbehaviour(second(second), peer(2), &forged)).collect();
+            (0..12).filter_map(|at| reputation.on_misbehaviour(second(at), peer(2), &forged)).collect();
         assert!(bans.len() >= 3 && bans.windows(2).all(|pair| pair[1] > pair[0]), "{bans:?}");
         assert!(bans.iter().all(|ban| *ban <= BAN_MAX));
     }
