@@ -18,6 +18,8 @@ fn first_of_three() -> Collective {
 /// The others drop an epoch with these members and agree on the next one; what the member says and does.
 fn begin_anew(one: &mut Collective, with: &[u16]) -> Vec<Order> {
     let (now, epoch, version) = (Time::ZERO, one.epoch(), one.version());
+    // Who is left behind has been told so.
+    std::iter::from_fn(|| one.poll_order()).for_each(drop);
     let stalled =
         Stalled { epoch, members: members(with), version: Some(version), digest: 0, reaches: members(&[0, 1, 2]) };
     one.word_received(now, id(1), Word::Stalled(stalled));
