@@ -69,7 +69,7 @@ export function boundaries(share) {
 
 /** `prediction`: what is predicted, such as a byte. */
 export function loss(sample, points, prediction) {
-  const unit = `nats a ${prediction}`;
+  const unit = `nats per ${prediction}`;
   const healthy = "healthy: it falls, and then stays low";
   const half = points.slice(-Math.max(4, Math.floor(points.length / 2)));
   if (!isNumber(sample?.loss) || half.length < 4) return plain(`${unit}; ${healthy}`);

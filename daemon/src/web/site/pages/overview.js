@@ -23,7 +23,7 @@ export default {
 
     const [loss, speed, steps] = [figure("Loss"), figure("Speed"), figure("Steps")];
     const lossChart = new Chart({
-      title: `Loss, in nats a ${prediction}`,
+      title: `Loss, in nats per ${prediction}`,
       curves: [{ metric: "loss", name: "training" }, { metric: "validation_loss", name: "validation" }],
       written: (value) => fixed(value, 3),
     });
