@@ -49,12 +49,6 @@ async fn wait_reachability_within(
     found.unwrap_or_else(|_| panic!("waited in vain for {what}: {:?}", network.reachability().borrow()))
 }
 
-async fn meet(one: &mut Node, other: &mut Node) {
-    one.dial(other);
-    one.wait_connected(other.peer).await;
-    other.wait_connected(one.peer).await;
-}
-
 async fn wait_path(node: &mut Node, direct: bool) {
     next_event!(node, Event::PathChanged { is_direct, .. } if is_direct == direct => ());
 }
