@@ -59,6 +59,16 @@ impl Raw {
         (answer, control)
     }
 
+    /// The same, where the connection may be closed before the answer is read.
+    pub(crate) async fn try_greet(&self, greeting: &Greeting) -> Option<(Vec<u8>, Stream)> {
+        let mut control = self.streams.opener.open(CONTROL_PROTOCOL).await.ok()?;
+        write_frame(&mut control, &honest_hello()).await;
+        try_read_frame(&mut control).await?;
+        write_frame(&mut control, &codec::encode(greeting)).await;
+        let answer = timeout(ANSWER_MAX, try_read_frame(&mut control)).await.expect("an answer, or an end")?;
+        Some((answer, control))
+    }
+
     /// The same with the challenge that was the answer to the hello.
     pub(crate) async fn knock(&self, greeting: &Greeting) -> (Challenge, Vec<u8>, Stream) {
         let mut control = self.streams.opener.open(CONTROL_PROTOCOL).await.expect("a stream");
@@ -86,9 +96,14 @@ pub(crate) async fn write(stream: &mut Stream, bytes: &[u8]) {
 }
 
 pub(crate) async fn read_frame(stream: &mut Stream) -> Vec<u8> {
+    try_read_frame(stream).await.expect("a frame")
+}
+
+/// `None` where the stream ends before.
+async fn try_read_frame(stream: &mut Stream) -> Option<Vec<u8>> {
     let mut length = [0; 4];
-    stream.read_exact(&mut length).await.expect("a frame");
+    stream.read_exact(&mut length).await.ok()?;
     let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
-    stream.read_exact(&mut bytes).await.expect("a frame");
-    bytes
+    stream.read_exact(&mut bytes).await.ok()?;
+    Some(bytes)
 }
