@@ -139,7 +139,7 @@ async fn members_of_one_host_leave_half_of_the_places_to_others() {
     for _ in 0..CONNECTIONS_MAX {
         let hostile = Raw::connect(address.clone()).await;
         // Who is turned away may not come to read the answer.
-        let Some((answer, control)) = hostile.try_greet(&honest_greeting()).await else {
+        let Some((_, answer, control)) = hostile.try_knock(&honest_greeting()).await else {
             turned_away += 1;
             continue;
         };

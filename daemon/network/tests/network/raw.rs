@@ -59,24 +59,19 @@ impl Raw {
         (answer, control)
     }
 
-    /// The same, where the connection may be closed before the answer is read.
-    pub(crate) async fn try_greet(&self, greeting: &Greeting) -> Option<(Vec<u8>, Stream)> {
-        let mut control = self.streams.opener.open(CONTROL_PROTOCOL).await.ok()?;
-        write_frame(&mut control, &honest_hello()).await;
-        try_read_frame(&mut control).await?;
-        write_frame(&mut control, &codec::encode(greeting)).await;
-        let answer = timeout(ANSWER_MAX, try_read_frame(&mut control)).await.expect("an answer, or an end")?;
-        Some((answer, control))
-    }
-
     /// The same with the challenge that was the answer to the hello.
     pub(crate) async fn knock(&self, greeting: &Greeting) -> (Challenge, Vec<u8>, Stream) {
-        let mut control = self.streams.opener.open(CONTROL_PROTOCOL).await.expect("a stream");
+        self.try_knock(greeting).await.expect("the node answers")
+    }
+
+    /// The same; `None` where the connection is closed before the answer is read.
+    pub(crate) async fn try_knock(&self, greeting: &Greeting) -> Option<(Challenge, Vec<u8>, Stream)> {
+        let mut control = self.streams.opener.open(CONTROL_PROTOCOL).await.ok()?;
         write_frame(&mut control, &honest_hello()).await;
-        let challenge = Challenge::decode(&read_frame(&mut control).await).expect("a challenge");
+        let challenge = Challenge::decode(&try_read_frame(&mut control).await?).expect("a challenge");
         write_frame(&mut control, &codec::encode(greeting)).await;
-        let answer = timeout(ANSWER_MAX, read_frame(&mut control)).await.expect("the node answers");
-        (challenge, answer, control)
+        let answer = timeout(ANSWER_MAX, try_read_frame(&mut control)).await.expect("an answer, or an end")?;
+        Some((challenge, answer, control))
     }
 }
 
