@@ -68,9 +68,9 @@ impl Raw {
     pub(crate) async fn try_knock(&self, greeting: &Greeting) -> Option<(Challenge, Vec<u8>, Stream)> {
         let mut control = self.streams.opener.open(CONTROL_PROTOCOL).await.ok()?;
         write_frame(&mut control, &honest_hello()).await;
-        let challenge = Challenge::decode(&try_read_frame(&mut control).await?).expect("a challenge");
+        let challenge = Challenge::decode(&read_frame(&mut control).await?).expect("a challenge");
         write_frame(&mut control, &codec::encode(greeting)).await;
-        let answer = timeout(ANSWER_MAX, try_read_frame(&mut control)).await.expect("an answer, or an end")?;
+        let answer = timeout(ANSWER_MAX, read_frame(&mut control)).await.expect("an answer, or an end")?;
         Some((challenge, answer, control))
     }
 }
@@ -90,12 +90,8 @@ pub(crate) async fn write(stream: &mut Stream, bytes: &[u8]) {
     stream.flush().await.expect("the stream is open");
 }
 
-pub(crate) async fn read_frame(stream: &mut Stream) -> Vec<u8> {
-    try_read_frame(stream).await.expect("a frame")
-}
-
 /// `None` where the stream ends before.
-async fn try_read_frame(stream: &mut Stream) -> Option<Vec<u8>> {
+pub(crate) async fn read_frame(stream: &mut Stream) -> Option<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).await.ok()?;
     let mut bytes = vec![0; u32::from_le_bytes(length) as usize];

@@ -159,7 +159,7 @@ async fn many_requests_at_once_are_bounded_and_survived() {
 /// Takes the node's next request for a shard and answers with this offer.
 async fn take_request(hostile: &mut Hostile, offer: ShardOffer) -> Stream {
     let mut stream = timeout(DEADLINE, hostile.streams.data.recv()).await.expect("in time").expect("a request");
-    let request: ShardRequest = codec::decode(&read_frame(&mut stream).await).expect("a request");
+    let request: ShardRequest = codec::decode(&read_frame(&mut stream).await.expect("a frame")).expect("a request");
     assert!(matches!(request, ShardRequest::Shard { index: 0, .. }), "{request:?}");
     let answer = ShardAnswer { held: [0].into_iter().collect(), offer };
     write_frame(&mut stream, &codec::encode(&answer)).await;
