@@ -196,6 +196,10 @@ pub const STATE_COPY_STEPS: u64 = 100;
 /// more on busy machines, and one that follows, so that the line is not idle meanwhile.
 pub const STATE_PARTS_SENT_MAX: usize = 3;
 
+/// Parts on their way to all joiners at once: to those that are served, and to as many that have given way to others, to which what
+/// was sent is still on its way ([`STATE_TURN`]).
+pub const STATE_PARTS_ON_THEIR_WAY_MAX: usize = 2 * STATE_TRANSFERS_MAX * STATE_PARTS_SENT_MAX;
+
 /// Donors that a joiner copies from at once; more share a downlink that few can fill.
 pub const STATE_DONORS_MAX: usize = 4;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use murmur_tests::{TINY_RUN, murmur, output_of, wait_until, write_run};
+use murmur_tests::{TINY_RUN, end_of, murmur, output_of, wait_until, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
@@ -187,7 +187,8 @@ fn a_second_daemon_on_one_machine_takes_the_next_ports_and_a_directory_of_its_ow
     let file = machine.home.path().join("ticket");
     std::fs::write(&file, format!("{first}\n{rest}\n")).expect("written");
     let mut join = machine.command(&[&["join", "-d", "-"], &QUIET[..]].concat());
-    let output = output_of(join.stdin(File::open(&file).expect("written")));
+    join.stdin(File::open(&file).expect("written")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = end_of(join.spawn().expect("the program starts"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut names: Vec<String> =
         machine.list().iter().map(|run| run["name"].as_str().expect("a name").into()).collect();

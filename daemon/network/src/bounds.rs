@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::bounds::{ADDRESSES_TOLD_MAX, STATE_PARTS_SENT_MAX, STATE_TRANSFERS_MAX};
+use murmur_protocol::bounds::{ADDRESSES_TOLD_MAX, STATE_PARTS_ON_THEIR_WAY_MAX, STATE_PARTS_SENT_MAX};
 
 /// Orders that may wait for the swarm task: a burst of the core's effects is a few per peer.
 pub(crate) const ORDERS_MAX: usize = 256;
@@ -160,7 +160,7 @@ pub(crate) const OUTGOING_TRANSFERS_MAX: usize = 8;
 pub(crate) const OUTGOING_TRANSFERS_RESERVED: usize = 4;
 
 /// Parts of the model sent at once in all, beside them, to all joiners: those that read slowly keep no exchange from its place.
-pub(crate) const OUTGOING_PARTS_MAX: usize = STATE_TRANSFERS_MAX * STATE_PARTS_SENT_MAX;
+pub(crate) const OUTGOING_PARTS_MAX: usize = STATE_PARTS_ON_THEIR_WAY_MAX;
 
 /// The longest transfer header, in bytes; ours take up to 60.
 pub(crate) const HEADER_BYTES_MAX: usize = 4 * 1024;

@@ -17,7 +17,7 @@ pub fn bounded(record: &Record, parameters: usize) -> Result<(), Violation> {
     let limits = [
         ("effects that await a reply", peaks.awaited, PENDING_MAX),
         ("merges under way", peaks.merging, RESPONDING_MAX + 1),
-        ("states on their way", peaks.giving, STATE_TRANSFERS_MAX * STATE_PARTS_SENT_MAX),
+        ("states on their way", peaks.giving, STATE_PARTS_ON_THEIR_WAY_MAX),
         ("bytes of a payload", peaks.payload_bytes, payload_bytes_max(parameters) as usize),
         ("links", peaks.links, LINKS_MAX),
         ("effects of one event", peaks.effects, EFFECTS_MAX),
