@@ -24,10 +24,6 @@ pub const CONNECTIONS_SURPLUS: usize = 10;
 /// Members that may be connected to a node at once; the next one is told of others and turned away.
 pub const CONNECTIONS_MAX: usize = 64;
 
-/// Connections to one range of addresses that are no crowd: half of what a node keeps. Of a larger one some go before older ones
-/// of other ranges, so that many members of one host do not push out all others.
-pub const RANGE_CONNECTIONS: usize = CONNECTIONS_SURPLUS / 2;
-
 /// Members that a node remembers without being connected to them. Random pairing needs a sample of the swarm, not all
 /// of it: twice the views of the papers, so that a node whose every connection fails still finds eight living members
 /// when most of the swarm died within [`AGE_MAX`]. Takes about 10 KiB a node.

@@ -5,7 +5,6 @@
 //! not prove that it hears us: with a link that is dead in one direction a peer talks on and never replies. (The idea of
 //! suspicion before failure is that of SWIM, Das et al. 2002.)
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -314,29 +313,18 @@ impl Connections {
     }
 
     /// The open connections that may best be given up, at most `count`: suspects first, then those that have not become direct,
-    /// then those of the range of addresses that has the most beyond [`RANGE_CONNECTIONS`], then the oldest, never a busy one. All
-    /// whose range is not known count as of one.
+    /// then the oldest, never a busy one.
     pub(super) fn to_shed(&self, now: Time, count: usize, is_busy: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
         let is_of_use = |it: &Connection| it.is_direct || now - it.since < HOLE_PUNCH_TIME;
         let may_go = |(peer, connection): &(&PeerId, &Connection)| connection.is_open() && !is_busy(**peer);
-        let mut candidates: Vec<(PeerId, &Connection)> =
-            self.members.iter().filter(may_go).map(|(peer, connection)| (*peer, connection)).collect();
-        let mut of_range: BTreeMap<Option<AddressRange>, usize> = BTreeMap::new();
-        for connection in self.members.values().filter(|connection| connection.is_open()) {
-            *of_range.entry(connection.range).or_default() += 1;
-        }
-        let mut shed = Vec::new();
-        while shed.len() < count {
-            let rank = |(peer, it): &(PeerId, &Connection)| {
-                let crowd = of_range[&it.range].saturating_sub(RANGE_CONNECTIONS);
-                (!it.is_suspect(), is_of_use(it), Reverse(crowd), it.since, *peer)
-            };
-            let Some(next) = (0..candidates.len()).min_by_key(|place| rank(&candidates[*place])) else { break };
-            let (peer, connection) = candidates.swap_remove(next);
-            *of_range.entry(connection.range).or_default() -= 1;
-            shed.push(peer);
-        }
-        shed
+        let mut candidates: Vec<(bool, bool, Time, PeerId)> = self
+            .members
+            .iter()
+            .filter(may_go)
+            .map(|(peer, connection)| (!connection.is_suspect(), is_of_use(connection), connection.since, *peer))
+            .collect();
+        candidates.sort_unstable();
+        candidates.into_iter().take(count).map(|(_, _, _, peer)| peer).collect()
     }
 }
 
@@ -409,24 +397,6 @@ mod tests {
         let now = second(9);
         connections.get_mut(peer(3)).expect("connected").on_silence(now, &mut stream(1, "test", &[]));
         assert_eq!(connections.to_shed(now, 3, |busy| busy == peer(0)), [peer(3), peer(1), peer(2)]);
-    }
-
-    #[test]
-    fn of_a_crowd_in_one_range_some_go_before_the_oldest_of_others() {
-        let reached_in = |ranges: [u64; 14]| {
-            let mut connections = connected(14);
-            for (number, range) in (0..).zip(ranges) {
-                connections.get_mut(peer(number)).expect("connected").range = Some(AddressRange(range));
-            }
-            connections.to_shed(second(14), 4, |_| false)
-        };
-        let oldest = [peer(0), peer(1), peer(2), peer(3)];
-        assert_eq!(reached_in([9; 14]), oldest, "one local network, where all are alike");
-        assert_eq!(reached_in(std::array::from_fn(|place| place as u64 / 5)), oldest, "nowhere is a crowd");
-        let crowd = [1, 2, 3, 4, 9, 9, 9, 5, 6, 9, 9, 9, 9, 7];
-        assert_eq!(reached_in(crowd), [peer(4), peer(5), peer(0), peer(1)], "until it is none");
-        let crowds = [8, 8, 8, 8, 8, 8, 1, 9, 9, 9, 9, 9, 9, 9];
-        assert_eq!(reached_in(crowds), [peer(7), peer(0), peer(8), peer(1)], "the larger one first");
     }
 
     #[test]

@@ -243,33 +243,6 @@ fn rotation_parts_from_the_oldest_surplus_but_never_from_the_busy() {
     assert!(!disconnected(&effects).contains(&peer(1)));
 }
 
-/// By age alone, who sends a node many members of one host is soon its only company: the honest ones are the oldest.
-#[test]
-fn a_crowd_of_one_host_pushes_nobody_out_and_leaves_room() {
-    let mut setting = Setting::connected_to(3);
-    (1..=3).for_each(|number| setting.membership.on_range_found(peer(number), AddressRange(number.into())));
-    let (mut next, mut fewest) = (100, CONNECTIONS_MAX);
-    for at in (10..5 * ROTATION_PERIOD.as_secs()).step_by(10) {
-        // As many as there is room for: whoever has to go is replaced.
-        while setting.connect(at, next) {
-            setting.membership.on_range_found(peer(next), AddressRange(9));
-            next += 1;
-        }
-        let effects = setting.pass(at + 9, |_| false);
-        for gone in disconnected(&effects) {
-            setting.membership.on_disconnected(second(at + 9), gone, &mut setting.out);
-        }
-        let connected: Vec<PeerId> = setting.membership.connected().collect();
-        for peer in &connected {
-            setting.membership.on_shuffle(second(at + 9), *peer, &[], false, &mut setting.out).expect("sane");
-        }
-        setting.effects();
-        assert!((1..=3).all(|number| connected.contains(&peer(number))), "after {at} s");
-        fewest = fewest.min(connected.len());
-    }
-    assert!(fewest < CONNECTIONS_MAX, "a place for somebody else, now and then");
-}
-
 #[test]
 fn who_was_out_of_reach_and_comes_back_is_remembered_as_such_once() {
     let mut setting = Setting::connected_to(2);
