@@ -37,7 +37,7 @@ const SETTLINGS_MAX: u32 = 50;
 const LEFT_IN_VAIN: f64 = 0.75;
 
 /// Who has settled so often at once waits before it settles once more, twice as long each time: two groups that are nearer
-/// within than between them come together slowly, and so does a block that wraps with most partners.
+/// within than between them come together slowly.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Pauses until a member comes back, two minutes together (a guess): rounding errors may be taken for a distance.
@@ -239,7 +239,7 @@ impl Node {
         let is_apart = last.distance > settled_distance;
         // The grid of models that have become one is so fine that rounding errors wrap.
         let is_untold = settled_distance == 0.0 || (!last.is_told && !is_apart);
-        if !is_apart && !is_untold {
+        if !is_apart {
             self.phase_deadline = None;
         }
         let may_help = match is_untold {
@@ -251,7 +251,7 @@ impl Node {
             self.settlings.untold += u32::from(is_untold);
             self.settling_from = (!is_untold).then_some(last.distance);
             self.begin_settling(now);
-        } else if (is_apart || is_untold) && self.settlings.late < PAUSES_MAX && self.phase_deadline.is_none() {
+        } else if is_apart && self.settlings.late < PAUSES_MAX && self.phase_deadline.is_none() {
             self.phase_deadline = Some(now + FIRST_PAUSE * (1 << self.settlings.late));
         }
     }
