@@ -103,8 +103,7 @@ impl Servers {
 
     fn drain(&mut self, world: &mut World, shard: usize) {
         let mut answered = Vec::new();
-        let living: Vec<f64> = world.living().map(|node| self.workers[node].steps as f64).collect();
-        let done = living.iter().sum::<f64>() / living.len().max(1) as f64;
+        let done = world.progress(&*self);
         while let Some(order) = self.shards[shard].server.poll_order() {
             let range = self.range(shard);
             let Shard { optimizer, gradients, progress, .. } = &mut self.shards[shard];

@@ -326,12 +326,12 @@ impl World {
         }
     }
 
-    /// Nodes that are there.
-    pub(super) fn living(&self) -> impl Iterator<Item = usize> {
+    fn living(&self) -> impl Iterator<Item = usize> {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].is_alive)
     }
 
-    fn progress(&self, machine: &dyn Machine) -> f64 {
+    /// How far the run is: the mean of the nodes that are there.
+    pub(super) fn progress(&self, machine: &dyn Machine) -> f64 {
         let (sum, count) =
             self.living().fold((0.0, 0.0), |(sum, count), node| (sum + machine.progress(node), count + 1.0));
         sum / count
