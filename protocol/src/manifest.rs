@@ -125,7 +125,7 @@ impl RunManifest {
         within("optimizer.muon_momentum", optimizer.muon_momentum, 0.0, 0.999_999, "0 to below 1")?;
         within("optimizer.beta1", optimizer.beta1, 0.0, 0.999_999, "0 to below 1")?;
         within("optimizer.beta2", optimizer.beta2, 0.0, 0.999_999, "0 to below 1")?;
-        within("optimizer.epsilon", optimizer.epsilon, f64::MIN_POSITIVE, 1.0, "above 0, at most 1")?;
+        within("optimizer.epsilon", optimizer.epsilon, 1e-30, 1.0, "1e-30 to 1")?;
         within("optimizer.weight_decay", optimizer.weight_decay, 0.0, 10.0, "0 to 10")?;
         let norm = optimizer.gradient_norm_max;
         within("optimizer.gradient_norm_max", norm, f64::MIN_POSITIVE, 1e6, "above 0, at most 1000000")?;

@@ -129,11 +129,12 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
     let floor = corpus.entropy_rate();
     let steps = checkpoint.state.counters.steps;
     if options.format == Console::Json {
+        let of_classes = |value: f64| (manifest.model.reads_text() || manifest.classifies()).then_some(value);
         let result = json!({
             "steps": steps,
             "loss": loss,
-            "perplexity": loss.exp(),
-            "accuracy": accuracy,
+            "perplexity": of_classes(loss.exp()),
+            "accuracy": of_classes(accuracy),
             "predictions": evaluation.predictions,
             "floor": floor,
             "scores": scores,

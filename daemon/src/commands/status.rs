@@ -6,7 +6,6 @@ use super::client::Client;
 use crate::cli::StatusOptions;
 use crate::console::figures::{count, counted, duration, examples, percent, time_left};
 use crate::console::{Console, human_bytes, labelled, print_fitted, print_line, summary_line};
-use crate::observe::outlook::OutlookReport;
 use crate::observe::report::NodeReport;
 
 pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
@@ -131,14 +130,14 @@ fn progress(report: &NodeReport) -> String {
         0 => String::new(),
         speed => format!(" · swarm {} {} a second, as members tell", count(speed), examples(&report.prediction)),
     };
-    let OutlookReport { share, own_steps, swarm_steps, seconds_left } = &report.outlook;
-    let Some(share) = share else { return format!("no end set{swarm}") };
-    let total = match (own_steps, swarm_steps) {
-        (Some(own), _) => format!(" of {}", counted(*own, "own step")),
-        (None, Some(swarm)) => format!(" of {}", counted(*swarm, "swarm step")),
+    let Some(share) = report.outlook.share else { return format!("no end set{swarm}") };
+    let end = report.outlook.nearer(report.steps, report.progress);
+    let total = match (end.own, end.swarm) {
+        (Some(own), _) => format!(" of {}", counted(own, "own step")),
+        (None, Some(swarm)) => format!(" of {}", counted(swarm, "swarm step")),
         (None, None) => String::new(),
     };
-    let left = time_left(*seconds_left);
+    let left = time_left(report.outlook.seconds_left);
     let left = if left.is_empty() { left } else { format!(" · {left}") };
-    format!("{}{total}{left}{swarm}", percent(*share))
+    format!("{}{total}{left}{swarm}", percent(share))
 }

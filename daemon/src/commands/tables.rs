@@ -87,9 +87,8 @@ impl Predictions {
             let texts = likeliest(outputs, classes).into_iter().map(class).collect();
             return Predictions { texts, probabilities: Some(probabilities(outputs, classes)), scores };
         }
-        let number = |output: &f32| (table.target_mean + f64::from(*output) * table.target_deviation) as f32;
         Predictions {
-            texts: outputs.iter().map(|output| number(output).to_string()).collect(),
+            texts: outputs.iter().map(|output| number(*output, table.target_mean, table.target_deviation)).collect(),
             probabilities: None,
             scores,
         }
@@ -107,6 +106,16 @@ impl Predictions {
             writer.write_record(std::iter::once(text.clone()).chain(shares))?;
         }
         Ok(writer.into_inner()?)
+    }
+}
+
+/// A standardised output as a value of the target: to a millionth of its deviation, about what an `f32` tells.
+fn number(output: f32, mean: f64, deviation: f64) -> String {
+    let digits = (6.0 - deviation.log10().floor()).clamp(0.0, 300.0) as usize;
+    let text = format!("{:.digits$}", mean + f64::from(output) * deviation);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
     }
 }
 
@@ -160,4 +169,24 @@ pub(super) fn statistics(options: &StatisticsOptions) -> anyhow::Result<()> {
     }
     StandardOutput.write_all(statistics.to_text().as_bytes())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_predicted_number_has_the_digits_that_tell_it_apart() {
+        assert_eq!(number(0.5, 1.7e9, 60.0), "1700000030");
+        assert_eq!(number(0.1234567, 1.7e9, 60.0), "1700000007.4074");
+        assert_eq!(number(-1.0, 0.0, 1e-9), "-0.000000001");
+        assert_eq!(number(1.0, 3e12, 2e12), "5000000000000");
+        // What is printed is the output again, to a millionth.
+        for (mean, deviation) in [(0.0, 1.0), (1e9, 3.0), (-5.0, 4e-7), (7e8, 2e15)] {
+            for output in [-2.7182817_f32, 0.3333333, 1e-3] {
+                let printed: f64 = number(output, mean, deviation).parse().expect("a number");
+                assert!(((printed - mean) / deviation - f64::from(output)).abs() < 1e-6, "{printed}");
+            }
+        }
+    }
 }

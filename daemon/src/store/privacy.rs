@@ -28,6 +28,8 @@ pub struct PrivacyLedger {
     /// ε of `spending`, and what is left of the budget: both take a millisecond to compute.
     epsilon: f64,
     steps_left: u64,
+    /// Steps of `spending` that may not be on disk yet, and have not been taken.
+    unwritten: u64,
     /// How the file is written.
     write: fn(&Path, &[u8]) -> io::Result<()>,
 }
@@ -57,22 +59,28 @@ impl PrivacyLedger {
             Err(error) => return Err(error),
         };
         let write = write_atomically;
-        let mut ledger = PrivacyLedger { path, spending, mechanism, budget, epsilon: 0.0, steps_left: 0, write };
+        let mut ledger =
+            PrivacyLedger { path, spending, mechanism, budget, epsilon: 0.0, steps_left: 0, unwritten: 0, write };
         ledger.sum_up();
         Ok(ledger)
     }
 
-    /// Counts steps that are about to be taken. They may be taken once this has returned.
+    /// Counts steps that are about to be taken. So many as it returns may be taken: `steps`, or those of an earlier call whose
+    /// ledger was not written.
     ///
     /// # Errors
-    /// When it is not on disk for certain. The steps stay counted, and must not be taken.
-    pub fn spend(&mut self, steps: u64) -> io::Result<()> {
-        if !self.spending.add(self.mechanism, steps) {
-            return Err(io::Error::other("data or settings have changed too often"));
+    /// When it is not on disk for certain. The steps stay counted, and must not be taken before a later call has written them.
+    pub fn spend(&mut self, steps: u64) -> io::Result<u64> {
+        if self.unwritten == 0 {
+            if !self.spending.add(self.mechanism, steps) {
+                return Err(io::Error::other("data or settings have changed too often"));
+            }
+            self.unwritten = steps;
+            self.sum_up();
         }
-        self.sum_up();
         let written = Written { version: VERSION, spending: self.spending.clone() };
-        (self.write)(&self.path, &serde_json::to_vec_pretty(&written).expect("numbers"))
+        (self.write)(&self.path, &serde_json::to_vec_pretty(&written).expect("numbers"))?;
+        Ok(std::mem::take(&mut self.unwritten))
     }
 
     /// ε of all steps counted, at the budget's δ.
@@ -90,9 +98,9 @@ impl PrivacyLedger {
         self.budget
     }
 
-    /// Further steps that stay within the budget.
+    /// Steps that stay within the budget and have not been permitted, those that wait for the disk included.
     pub fn steps_left(&self) -> u64 {
-        self.steps_left
+        self.steps_left + self.unwritten
     }
 
     fn sum_up(&mut self) {
@@ -167,10 +175,14 @@ mod tests {
                 let after = open(folder.path());
                 assert!(after.steps() >= allowed, "{crash}: {} of {allowed}", after.steps());
                 assert!(after.steps() <= allowed + 16 && after.epsilon() >= before, "{crash}");
-                // Where it goes on after all, what it writes next is more than any of it.
+                // Where it goes on after all, it writes the same steps, however often that fails: a full disk spends nothing.
+                (0..100).for_each(|_| assert!(ledger.spend(16).is_err()));
                 CRASH.set(usize::MAX);
-                ledger.spend(1).expect("no crash");
-                assert!(open(folder.path()).steps() > after.steps(), "{crash}");
+                let left = ledger.steps_left();
+                assert_eq!(ledger.spend(3).expect("no crash"), 16, "those that were counted");
+                assert_eq!((ledger.steps(), ledger.steps_left()), (allowed + 16, left - 16), "{crash}");
+                assert_eq!(open(folder.path()).steps(), allowed + 16, "{crash}");
+                assert_eq!(ledger.spend(3).expect("no crash"), 3);
             }
         }
     }

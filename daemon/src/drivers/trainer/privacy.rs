@@ -73,7 +73,7 @@ impl TrainerThread {
         let written = ledger.spend(steps);
         self.clock.spent_aside(begin.elapsed());
         match written {
-            Ok(()) => {
+            Ok(steps) => {
                 self.engine.permit(steps);
                 if self.withheld.since.take().is_some() {
                     note("privacy: its ledger is written again; training goes on");

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::CorpusError;
 use super::folders::entries;
-use super::held_out::mark_of_names;
+use super::held_out::mark_of;
 use super::image_shape::ImageShape;
 use super::prepared::{Key, open_or_write, unwritable};
 
@@ -53,7 +53,7 @@ pub(super) fn open(
         };
         let images = entries(&class)?.into_iter().filter(|path| is_image(path) && !is_empty(path));
         for image in images {
-            marks.push(mark_of_names(&[&name_of(&class), &name_of(&image)]));
+            marks.push(mark_of(&[name_of(&class).as_bytes(), name_of(&image).as_bytes()]));
             files.push(image);
         }
         labels.resize(files.len(), label as u32);

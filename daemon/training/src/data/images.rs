@@ -11,7 +11,7 @@ use murmur_protocol::manifest::{DataSource, ModelSpec, RunManifest};
 use murmur_protocol::random::{Generator, Rng, RngExt, stream};
 
 use super::files::JoinedFiles;
-use super::held_out::{HeldOut, mark_of_place};
+use super::held_out::{HeldOut, mark_of};
 use super::image_shape::ImageShape;
 use super::tokens::uniform;
 use super::{CorpusError, idx, image_folders};
@@ -153,16 +153,18 @@ impl ImageSet {
 type Found = (JoinedFiles, Vec<u32>, Vec<u64>);
 
 fn from_idx(paths: &[PathBuf], model: &ModelSpec, folder: Option<&Path>) -> Result<Found, CorpusError> {
-    let pairs = idx::open_pairs(paths, ImageShape::of(model), folder)?;
+    let shape = ImageShape::of(model);
+    let pairs = idx::open_pairs(paths, shape, folder)?;
     let (mut labels, mut marks) = (Vec::new(), Vec::new());
-    for (file, pair) in pairs.iter().enumerate() {
+    for pair in &pairs {
         let of_pair = pair.labels.iter().map(|label| u32::from(*label));
         if let Some((index, label)) = of_pair.clone().enumerate().find(|(_, label)| *label >= model.classes()) {
             let (path, classes) = (pair.labels_path.clone(), model.classes() as usize);
             return Err(CorpusError::LabelOutOfRange { path, index, label, classes });
         }
         labels.extend(of_pair);
-        marks.extend((0..pair.labels.len()).map(|image| mark_of_place(file, image)));
+        let images = pair.pixels.chunks_exact(shape.values()).zip(pair.labels.iter());
+        marks.extend(images.map(|(pixels, label)| mark_of(&[pixels, &[*label]])));
     }
     Ok((JoinedFiles::of(pairs.into_iter().map(|pair| pair.pixels)), labels, marks))
 }
@@ -262,7 +264,7 @@ mod tests {
         assert_eq!(images.held_out(), again.held_out());
         let mut other = manifest();
         other.run.seed = 2;
-        let marks: Vec<u64> = (0..200).map(|image| mark_of_place(0, image)).collect();
+        let marks: Vec<u64> = (0..200_u64).map(|image| mark_of(&[&image.to_le_bytes()])).collect();
         assert_eq!(split(&marks, &manifest()).expect("enough").1, images.held_out());
         assert_ne!(split(&marks, &other).expect("enough").1, images.held_out());
         assert_eq!(images.image(7), Image { pixels: vec![7; 6], label: 1 });

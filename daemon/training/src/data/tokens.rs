@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use murmur_protocol::manifest::{DataSource, RunManifest};
-use murmur_protocol::random::{Rng, RngExt, stream};
+use murmur_protocol::random::{Rng, RngExt};
 use rayon::prelude::*;
 
 use super::files::map_file;
 use super::folders::list_files;
+use super::held_out::{Draw, mark_of};
 use super::prepared::{Key, open_or_write, unwritable};
 use super::{CorpusError, Tokenizer, json_lines, parquet};
 
@@ -120,7 +121,7 @@ fn width_for(tokens: usize) -> usize {
 
 fn key(manifest: &RunManifest, files: &[PathBuf], tokenizer: Option<&Tokenizer>) -> Result<Key, CorpusError> {
     let data = &manifest.data;
-    let mut key = Key::new("tokens and texts");
+    let mut key = Key::new("tokens and texts, held out by content");
     key.add(format!("{:?}", data.source).as_bytes());
     key.add(data.field.as_bytes());
     key.add(data.separator.as_bytes());
@@ -159,16 +160,16 @@ impl<'a> Writer<'a> {
         tokenizer: Option<&Tokenizer>,
     ) -> Result<(), CorpusError> {
         let data = &manifest.data;
-        let mut draws = stream(manifest.run.seed, "held-out documents", &[]);
+        let draw = Draw::new(manifest, "held-out documents");
         for path in files {
             let mut batch = Batch::default();
             let mut take = |mut content: String| {
                 let is_document = data.source != DataSource::Files;
+                let held_out = is_document && draw.holds_out(mark_of(&[content.as_bytes()]));
                 if is_document {
                     content.insert_str(0, &data.prefix);
                     content.push_str(&data.separator);
                 }
-                let held_out = is_document && uniform(&mut draws) < data.validation_fraction;
                 batch.add(Text { content, held_out });
                 if batch.bytes < BATCH_BYTES { Ok(()) } else { self.write(&mut batch, path, tokenizer) }
             };
@@ -276,7 +277,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("texts.jsonl");
         let lines: String = (0..2000).map(|index| format!("{{\"text\": \"{index:04}\"}}\n")).collect();
-        std::fs::write(&path, lines).expect("written");
+        std::fs::write(&path, &lines).expect("written");
         let open = |seed| {
             let mut manifest = manifest(DataSource::JsonLines);
             manifest.run.seed = seed;
@@ -299,6 +300,16 @@ mod tests {
         assert_eq!(texts(&again, again.held_out()), held_out);
         let other = open(2);
         assert_ne!(texts(&other, other.held_out()), held_out);
+        // Another file in front, and a text more in the middle, move none.
+        let more: String = (5000..5003).map(|index| format!("{{\"text\": \"{index}\"}}\n")).collect();
+        std::fs::write(folder.path().join("earlier.jsonl"), &more).expect("written");
+        let (front, back) = lines.split_at(lines.len() / 2);
+        std::fs::write(&path, [front, "{\"text\": \"6000\"}\n", back].concat()).expect("written");
+        let paths = [folder.path().join("earlier.jsonl"), path.clone()];
+        let file = TokenFile::open(&manifest(DataSource::JsonLines), &paths, None, None).expect("tokens");
+        let mut of_more = texts(&file, file.held_out());
+        of_more.retain(|text| *text < *"5000");
+        assert_eq!(of_more, held_out);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use super::ExportType;
 use super::error::PretrainedError;
 use super::export::{Target, write_file, write_weights};
 
-const CONFIG_FILE: &str = "adapter_config.json";
-const WEIGHTS_FILE: &str = "adapter_model.safetensors";
+pub(super) const CONFIG_FILE: &str = "adapter_config.json";
+pub(super) const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 
 /// Writes `adapters`, flat in the order of their `layout`, and what PEFT needs to know of them into `folder`; with `base` also
 /// where their base lies. The folder is there whole or not at all.

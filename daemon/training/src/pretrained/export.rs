@@ -6,9 +6,9 @@ use std::path::Path;
 use murmur_protocol::layout::{ModelLayout, TensorSpec};
 use safetensors::tensor::{Dtype, View};
 
-use super::ExportType;
 use super::config::{CONFIG_FILE, PretrainedConfig};
 use super::error::PretrainedError;
+use super::{ExportType, adapters};
 
 const WEIGHTS_FILE: &str = "model.safetensors";
 
@@ -96,6 +96,7 @@ pub fn export(
 ) -> Result<(), PretrainedError> {
     let layout = config.layout();
     assert_eq!(parameters.len(), layout.parameters(), "one value per parameter");
+    let target = folder;
     Target { folder, overwrites }.fill(|folder| {
         write_weights(&layout, parameters, export_type, &folder.join(WEIGHTS_FILE))?;
         write_file(&folder.join(CONFIG_FILE), &config.to_json(export_type))?;
@@ -106,7 +107,17 @@ pub fn export(
             }
         }
         Ok(())
-    })
+    })?;
+    // Where adapters lie beside a model, the transformers library loads their base and them instead.
+    for path in [adapters::CONFIG_FILE, adapters::WEIGHTS_FILE].map(|name| target.join(name)) {
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(PretrainedError::Io { path, error });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), PretrainedError> {

@@ -272,6 +272,9 @@ fn adapters_are_written_for_peft_beside_their_configuration() {
     }
     assert!(matches!(write(false), Err(PretrainedError::Exists(_))));
     write(true).expect("overwritten");
+    // A whole model in their place is no model with adapters.
+    export(&config(), &weights(&config()), ExportType::F32, None, &target, true).expect("written");
+    assert!(!target.join("adapter_config.json").exists() && !target.join("adapter_model.safetensors").exists());
 }
 
 #[test]

@@ -19,6 +19,8 @@ const MISSING: [&str; 8] = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"];
 pub(super) enum Cell<'a> {
     Missing,
     Number(f64),
+    /// Kept apart from other numbers: as a name it has all its digits.
+    Integer(i128),
     /// Without spaces around it, and never one of the words for nothing.
     Text(&'a str),
 }
@@ -38,6 +40,7 @@ impl<'a> Cell<'a> {
         match self {
             Cell::Missing => Ok(None),
             Cell::Number(number) => Ok(Some(*number)),
+            Cell::Integer(number) => Ok(Some(*number as f64)),
             Cell::Text(text) => match text.parse::<f64>() {
                 Ok(number) => Ok((!number.is_nan()).then_some(number)),
                 Err(_) => Err((*text).to_owned()),
@@ -50,6 +53,7 @@ impl<'a> Cell<'a> {
         match self {
             Cell::Missing => None,
             Cell::Number(number) => Some(number.to_string()),
+            Cell::Integer(number) => Some(number.to_string()),
             Cell::Text(text) => Some((*text).to_owned()),
         }
     }

@@ -38,12 +38,34 @@ pub(super) enum Unknown {
     Ignored,
 }
 
+/// A number that is more standard deviations than this from the founder's mean is no measurement: some programs write −3.4e38 where
+/// nothing was measured, and one such row ends training. (A guess; of a founder's own N rows none is further than the root of N.)
+const DEVIATIONS_MAX: f64 = 1e6;
+
 /// What a row is to be predicted as.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Expected {
     Class(u32),
     /// Standardised.
     Number(f32),
+}
+
+impl Expected {
+    pub(super) fn to_bytes(self) -> [u8; 4] {
+        match self {
+            Expected::Class(class) => class.to_le_bytes(),
+            Expected::Number(number) => number.to_le_bytes(),
+        }
+    }
+}
+
+fn standardised(value: f64, mean: f64, deviation: f64) -> Result<f32, CellFault> {
+    let standardised = (value - mean) / deviation;
+    match value.is_finite() {
+        true if standardised.abs() <= DEVIATIONS_MAX => Ok(standardised as f32),
+        true => Err(CellFault::FarOff(format!("{value:e}"))),
+        false => Err(CellFault::NotFinite),
+    }
 }
 
 impl Encoder {
@@ -93,10 +115,8 @@ impl Encoder {
         let mut indicators = Vec::new();
         for (column, (number, cell)) in self.numbers.iter().zip(numbers).enumerate() {
             let value = cell.number().map_err(|found| fault(column, CellFault::NotANumber(found)))?;
-            if value.is_some_and(|value| !value.is_finite()) {
-                return Err(fault(column, CellFault::NotFinite));
-            }
-            inputs.push(value.map_or(0.0, |value| ((value - number.mean) / number.deviation) as f32));
+            let input = value.map(|value| standardised(value, number.mean, number.deviation)).transpose();
+            inputs.push(input.map_err(|wrong| fault(column, wrong))?.unwrap_or(0.0));
             if number.has_indicator {
                 indicators.push(if value.is_none() { 1.0 } else { 0.0 });
             }
@@ -132,10 +152,10 @@ impl Encoder {
         }
         match &self.target {
             Target::Classes(classes) => Encoder::class(classes, cell).map(|class| Some(Expected::Class(class))),
-            Target::Number { mean, deviation } => match cell.number().map_err(CellFault::NotANumber)? {
-                Some(value) if !value.is_finite() => Err(CellFault::NotFinite),
-                value => Ok(value.map(|value| Expected::Number(((value - mean) / deviation) as f32))),
-            },
+            Target::Number { mean, deviation } => {
+                let value = cell.number().map_err(CellFault::NotANumber)?;
+                value.map(|value| standardised(value, *mean, *deviation).map(Expected::Number)).transpose()
+            }
         }
     }
 

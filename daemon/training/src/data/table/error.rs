@@ -39,6 +39,9 @@ pub enum CellFault {
     /// The number is infinite.
     #[error("the number is not finite")]
     NotFinite,
+    /// The number is no measurement.
+    #[error("{0} is over a million standard deviations from the run's mean")]
+    FarOff(String),
     /// A value that is none of a category column's.
     #[error("{found:?} is none of the run's categories: {known}")]
     UnknownCategory {
@@ -229,6 +232,9 @@ impl TableError {
                     "correct the value, or leave it empty; a column of words belongs into table.categories"
                 }
                 CellFault::NotFinite => "correct the value, or leave it empty",
+                CellFault::FarOff(_) => {
+                    "leave the cell empty where it stands for nothing; a target has to be filled in"
+                }
                 CellFault::UnknownCategory { .. } => {
                     "correct the value, or leave it empty; a run knows categories of its founder and of the --statistics given to it"
                 }

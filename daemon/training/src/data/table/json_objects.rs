@@ -39,7 +39,10 @@ pub(super) fn each_row(
             .map(|column| match object.get(column) {
                 None | Some(Value::Null) => Ok(Cell::Missing),
                 Some(Value::String(text)) => Ok(Cell::of_text(text)),
-                Some(Value::Number(number)) => Ok(Cell::of_number(number.as_f64().unwrap_or(f64::INFINITY))),
+                Some(Value::Number(number)) => Ok(match number.as_i128() {
+                    Some(integer) => Cell::Integer(integer),
+                    None => Cell::of_number(number.as_f64().unwrap_or(f64::INFINITY)),
+                }),
                 Some(Value::Bool(truth)) => Ok(Cell::Text(if *truth { "true" } else { "false" })),
                 Some(Value::Array(_) | Value::Object(_)) => {
                     let reason = format!("the field {column:?} is neither a number nor a text");

@@ -20,6 +20,7 @@ const ROWS: usize = 1024;
 enum Value {
     Missing,
     Number(f64),
+    Integer(i128),
     Text(String),
 }
 
@@ -60,6 +61,7 @@ pub(super) fn each_row(path: &Path, content: Bytes, columns: &[String], take: Ta
                     .map(|column| match &column[number] {
                         Value::Missing => Cell::Missing,
                         Value::Number(number) => Cell::of_number(*number),
+                        Value::Integer(number) => Cell::Integer(*number),
                         Value::Text(text) => Cell::of_text(text),
                     })
                     .collect();
@@ -123,12 +125,14 @@ fn unit(path: &Path, column: &ColumnDescriptor) -> Result<Unit, TableError> {
 fn values_of(reader: &mut ColumnReader, rows: usize, levels: i16, unit: Unit) -> Result<Vec<Value>, ParquetError> {
     let Unit { is_unsigned, times, per } = unit;
     let number = |stored: f64| Ok(Value::Number(stored * times / per));
+    let integer =
+        |stored: i128| if (times, per) == (1.0, 1.0) { Ok(Value::Integer(stored)) } else { number(stored as f64) };
     match reader {
         ColumnReader::BoolColumnReader(reader) => {
             records(reader, rows, levels, |truth| Ok(Value::Text(truth.to_string())))
         }
         ColumnReader::Int32ColumnReader(reader) => records(reader, rows, levels, |value: i32| {
-            number(if is_unsigned { f64::from(value.cast_unsigned()) } else { f64::from(value) })
+            integer(if is_unsigned { value.cast_unsigned().into() } else { value.into() })
         }),
         ColumnReader::Int64ColumnReader(reader) => records(reader, rows, levels, |value: i64| {
             // Nanoseconds have more digits than an `f64`: it takes the whole seconds first.
@@ -137,7 +141,7 @@ fn values_of(reader: &mut ColumnReader, rows: usize, levels: i16, unit: Unit) ->
                     let (whole, rest) = (value.div_euclid(NANOSECONDS as i64), value.rem_euclid(NANOSECONDS as i64));
                     Ok(Value::Number(whole as f64 + rest as f64 / per))
                 }
-                _ => number(if is_unsigned { value.cast_unsigned() as f64 } else { value as f64 }),
+                _ => integer(if is_unsigned { value.cast_unsigned().into() } else { value.into() }),
             }
         }),
         ColumnReader::FloatColumnReader(reader) => records(reader, rows, levels, |value| number(f64::from(value))),

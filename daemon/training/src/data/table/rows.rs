@@ -10,7 +10,7 @@ use super::encoding::{Encoder, Expected, Unknown};
 use super::error::{CellFault, TableError};
 use crate::data::batch::{RowBatch, RowTargets};
 use crate::data::folders::list_files;
-use crate::data::held_out::{HeldOut, mark_of_place};
+use crate::data::held_out::{HeldOut, mark_of};
 use crate::data::{Batch, CorpusError};
 
 /// All rows of a run that are here.
@@ -68,14 +68,17 @@ impl RowSet {
         let columns: Vec<String> = encoder.columns().iter().chain([target]).cloned().collect();
         let (mut inputs, mut targets) = (Vec::new(), Targets::none(manifest.table.task));
         let mut draw = HeldOut::new(manifest, "held-out rows");
-        for (file, path) in list_files(DataSource::Table, paths)?.into_iter().enumerate() {
-            let rows_before = targets.len();
+        for path in list_files(DataSource::Table, paths)? {
             each_row(&path, &columns, &mut |place, cells| {
-                draw.push(mark_of_place(file, targets.len() - rows_before));
                 let (of_target, of_inputs) = cells.split_last().expect("the target is the last column");
+                let first = inputs.len();
                 encoder.encode(&place, of_inputs, Unknown::Refused, &mut inputs)?;
                 let expected = encoder.expected(of_target).and_then(|expected| expected.ok_or(CellFault::NoTarget));
-                targets.push(expected.map_err(|fault| TableError::cell(&place, target, fault))?);
+                let expected = expected.map_err(|fault| TableError::cell(&place, target, fault))?;
+                // The same row marks the same in each format.
+                let row: Vec<u8> = inputs[first..].iter().flat_map(|input| input.to_le_bytes()).collect();
+                draw.push(mark_of(&[&row, &expected.to_bytes()]));
+                targets.push(expected);
                 Ok(())
             })?;
         }

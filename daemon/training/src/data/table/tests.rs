@@ -192,6 +192,11 @@ fn what_is_wrong_is_one_line_with_file_row_and_column() {
         told(",80.5,", ",heavy,").ends_with("bad.csv: row 3 (line 4), column \"weight\": \"heavy\" is not a number")
     );
     assert!(told(",80.5,", ",inf,").ends_with("row 3 (line 4), column \"weight\": the number is not finite"));
+    let nothing = told(",80.5,", ",-3.4028234663852886e38,");
+    assert!(
+        nothing.contains("row 3 (line 4), column \"weight\": -3.4028234663852886e38 is over a million"),
+        "{nothing}"
+    );
     let unknown = told("2,50,m", "2,50,male");
     assert!(
         unknown.ends_with("row 2 (line 3), column \"sex\": \"male\" is none of the run's categories: \"f\", \"m\"")
@@ -230,6 +235,11 @@ fn what_is_wrong_is_one_line_with_file_row_and_column() {
     regression.table.task = TableTask::Regression;
     let text = found(&regression, &[folder.write("bad.csv", PATIENTS)]).expect_err("refused");
     assert!(text.ends_with("row 1 (line 2), column \"ill\": \"no\" is not a number"), "{text}");
+    let numbers = PATIENTS.replace(",no", ",1.5").replace(",yes", ",2.5");
+    let founded = found(&regression, &[folder.write("good.csv", &numbers)]).expect("a run");
+    let file = folder.write("bad.csv", &numbers.replacen(",1.5", ",1e30", 1));
+    let text = open(&founded, &[file]).err().expect("refused");
+    assert!(text.contains("row 1 (line 2), column \"ill\": 1e30 is over a million"), "{text}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use parquet::schema::parser::parse_message_type;
 use super::{Folder, NewRows, all_rows, found, manifest, open};
 use crate::data::corpus::Content;
 
-/// One more row moves none from one side to the other, wherever the files end.
+/// Neither one more row nor a file in front moves any from one side to the other.
 #[test]
 fn a_row_that_is_added_redraws_none_of_those_held_out() {
     let folder = Folder::new();
@@ -33,9 +33,33 @@ fn a_row_that_is_added_redraws_none_of_those_held_out() {
     assert!((75..175).contains(&before.len()), "a quarter of 500 rows: {}", before.len());
     folder.write("a.csv", &rows(401));
     let (of_first, of_second) = before.split_at(before.partition_point(|number| *number < 400));
-    let after: Vec<usize> = held_out(&[first, second]).into_iter().filter(|number| *number != 400).collect();
+    let after: Vec<usize> =
+        held_out(&[first.clone(), second.clone()]).into_iter().filter(|number| *number != 400).collect();
     let moved: Vec<usize> = of_second.iter().map(|number| number + 1).collect();
     assert_eq!(after, [of_first, &moved].concat());
+    let front = folder.write("0.csv", "age,ill\n1000,no\n1001,yes\n1002,no\n");
+    let with_front = held_out(&[front, first, second]).into_iter().filter(|number| (3..403).contains(number));
+    assert_eq!(with_front.map(|number| number - 3).collect::<Vec<_>>(), of_first);
+}
+
+/// Beyond 2⁵³ not every integer is a float.
+#[test]
+fn integers_that_name_classes_keep_all_their_digits() {
+    let folder = Folder::new();
+    let rows = |row: fn(u32, u64) -> String| -> String {
+        (0..30).map(|number| row(number, 9_007_199_254_740_992 + u64::from(number % 3))).collect()
+    };
+    let csv = folder.write("t.csv", &format!("n,ill\n{}", rows(|n, class| format!("{n},{class}\n"))));
+    let json = folder.write("t.jsonl", &rows(|n, class| format!("{{\"n\":{n},\"ill\":{class}}}\n")));
+    let founded = found(&manifest(), &[csv]).expect("a run");
+    assert_eq!(founded.data.class_names.len(), 3);
+    assert_eq!(found(&manifest(), &[json]).map(|run| run.run_id()), Ok(founded.run_id()));
+    let stored: Vec<i64> = [0, 1].map(|more| 9_007_199_254_740_992 + more).to_vec();
+    let parquet = parquet::<Int64Type>(&folder, "int64 n (INT_64)", &stored);
+    let mut manifest = manifest();
+    manifest.table.target = "n".to_owned();
+    let named = found(&manifest, &[parquet]).expect("a run").data.class_names;
+    assert_eq!(named, stored.iter().map(i64::to_string).collect::<Vec<_>>());
 }
 
 #[test]
