@@ -57,6 +57,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     }
     if matches!(command, Command::Start(_) | Command::Join(_) | Command::Local(_) | Command::Lend(_)) {
         signal::end_before_the_beginning();
+        signal::tell_of_shortened_files();
     }
     let done = match command {
         Command::Init(options) => init::run(&options),

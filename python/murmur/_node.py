@@ -4,6 +4,7 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from ._errors import MurmurError, NotRunning
@@ -115,6 +116,7 @@ class Node:
         does, if nobody answers at first.
         """
         has_answered = False
+        begin = datetime.now(timezone.utc)
         while True:
             wait = WAIT if follow and has_answered else 0
             try:
@@ -129,6 +131,9 @@ class Node:
             if lines and not records:
                 raise self._stranger("it tells no records")
             for record in records:
+                # Told since: a node may tell more meanwhile than is taken.
+                if not follow and record.time > begin:
+                    return
                 after = record.seq
                 yield record
             if not records and not follow:

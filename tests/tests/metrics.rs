@@ -35,7 +35,7 @@ fn prometheus_reads_what_a_daemon_tells() {
     let address = daemon.status_address();
     daemon.wait_for("steps", |report| report.steps > 0);
     let page = get(&address, "/metrics").expect("it answers");
-    assert!(page.contains("murmur_steps_total ") && page.ends_with("# EOF\n"), "{page}");
+    assert!(page.contains("murmur_own_steps ") && page.ends_with("# EOF\n"), "{page}");
 
     let own = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").to_string();
     let config =
@@ -63,7 +63,7 @@ fn prometheus_reads_what_a_daemon_tells() {
     while up.is_none() {
         assert!(begin.elapsed() < PROMETHEUS_MAX, "it has not read the page");
         sleep(Duration::from_millis(200));
-        up = value("up").filter(|(up, _)| *up > 0.0).and_then(|_| value("murmur_steps_total"));
+        up = value("up").filter(|(up, _)| *up > 0.0).and_then(|_| value("murmur_own_steps"));
     }
     assert!(up.is_some_and(|(steps, _)| steps > 0.0));
     let (_, node) = value("murmur_node_info").expect("it was read");

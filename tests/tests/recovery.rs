@@ -257,3 +257,47 @@ fn a_suspended_daemon_is_said_to_be_there_to_who_asks_and_to_who_stops_it() {
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).starts_with("stopped "), "{output:?}");
     assert!(daemon.wait_for_end().status.success());
 }
+
+/// Needs the right to mount a small file system.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_daemon_on_a_full_disk_is_found_once_there_is_room_and_who_stops_it_hears_of_a_lost_checkpoint() {
+    let Some(disk) = SmallDisk::mount(4 << 20) else { return };
+    let place = Place::new(TINY_RUN);
+    let node = disk.path().join("node");
+    let start = || Daemon::spawn(MURMUR, &node, &["start", place.run_file()]);
+    let daemon = start();
+    daemon.wait_for("a step", |report| report.steps > 0);
+    daemon.stop().in_order();
+    disk.fill();
+    let daemon = start();
+    daemon.wait_for_warning("warning: cannot write daemon.json");
+    disk.empty();
+    let is_found = || murmur_tests::run(MURMUR, &["status", node.to_str().expect("UTF-8")]).status.success();
+    let begin = Instant::now();
+    while !is_found() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it writes daemon.json once it can");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    disk.fill();
+    let stopped = murmur_tests::run(MURMUR, &["stop", node.to_str().expect("UTF-8")]);
+    let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
+    assert_eq!(stopped.status.code(), Some(5), "{said}");
+    assert!(said.contains("has ended with an error: ") && said.contains("is its last checkpoint"), "{said}");
+    assert_eq!(daemon.wait_for_end().status.code(), Some(5));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_data_file_that_is_shortened_ends_a_daemon_with_a_word_and_not_by_a_signal() {
+    let place = Place::new(&TINY_RUN.replace("[data]\n", "[data]\nsource = \"files\"\n"));
+    let text = place.at("text.txt");
+    std::fs::write(&text, "Once there was a fox. ".repeat(50_000)).expect("written");
+    let daemon = place.start("node", &["--data", text.to_str().expect("UTF-8")]);
+    daemon.wait_for("a step", |report| report.steps > 0);
+    let file = std::fs::OpenOptions::new().write(true).open(&text).expect("there");
+    file.set_len(4096).expect("shortened");
+    let ended = daemon.wait_for_end();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.errors);
+    assert!(ended.errors.contains("error: a file was shortened while it was read"), "{}", ended.errors);
+}

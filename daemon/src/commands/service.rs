@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use murmur_protocol::manifest::DataSource;
 use murmur_protocol::{RunId, RunManifest, Secret, Ticket};
 
 use crate::cli::ServiceOptions;
-use crate::console::{note, print_line};
+use crate::console::{note, print_line, quoted};
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::remote;
 use crate::settings::{NodeSettings, load_node_settings, load_run_manifest};
@@ -16,7 +17,10 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     let absolute = |path: &Path| std::path::absolute(path);
     let directory = absolute(&options.data_dir)?;
     let Checked { ticket, run, node: settings } = check(options)?;
-    let manifest = run.or_else(|| DataDirectory::claimed_manifest(&directory)).unwrap_or_default();
+    let known = run.or_else(|| DataDirectory::claimed_manifest(&directory));
+    let manifest = known.unwrap_or_default();
+    refuse_without_files(&manifest, &settings)?;
+    let user = options.system.as_deref().map(Account::of).transpose()?;
     let mut arguments = match &ticket {
         None => vec!["start".to_owned()],
         Some(ticket) => vec!["join".to_owned(), Ticket { secret: None, ..ticket.clone() }.to_string()],
@@ -43,7 +47,13 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
         Some(_) => "sudo systemctl enable --now murmur, with this text in /etc/systemd/system/murmur.service",
         None => "systemctl --user enable --now murmur, with this text in ~/.config/systemd/user/murmur.service",
     };
-    note(&format!("begin with: {place}"));
+    let others = user.map(|user| user.lacking(&folders.writable)).unwrap_or_default();
+    if let (Some(user), false) = (&options.system, others.is_empty()) {
+        note(&format!("begin with: sudo chown -R {user} {}", others.join(" ")));
+        note(&format!("and then:   {place}"));
+    } else {
+        note(&format!("begin with: {place}"));
+    }
     if options.system.is_none() {
         note("            loginctl enable-linger lets it run while nobody is logged in");
     }
@@ -71,6 +81,62 @@ fn check(options: &ServiceOptions) -> Result<Checked, Failure> {
         run: options.run.as_deref().map(load_run_manifest).transpose()?,
         node: options.node.as_deref().map(load_node_settings).transpose()?.unwrap_or_default(),
     })
+}
+
+/// A daemon that has to be told where its data or its base is would end at once, and is never started again.
+fn refuse_without_files(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
+    let refused = |message: &str, hint: &str| Err(Failure::new(ExitCode::Files, message).hint(hint));
+    let data = &settings.data;
+    let finds_data = manifest.data.share || !manifest.data.remote.is_empty();
+    if manifest.data.source != DataSource::Grammar && data.files.is_empty() && !finds_data {
+        return refused(
+            "this run trains on data of each member, and no file of it is named",
+            "write data.files into a node file, and give that with --node: `murmur init` makes one",
+        );
+    }
+    if manifest.lora.is_on() && settings.model.base().is_none() && manifest.base.remote.is_empty() {
+        return refused(
+            "this run trains adapters of a base model, and no base is named",
+            "write model.base into a node file, and give that with --node: `murmur init` makes one",
+        );
+    }
+    Ok(())
+}
+
+/// A user of this machine.
+struct Account {
+    id: u32,
+}
+
+impl Account {
+    /// # Errors
+    /// When there is none of this name.
+    fn of(name: &str) -> Result<Account, Failure> {
+        let asked = std::process::Command::new("id").args(["-u", "--", name]).output();
+        let id = asked.ok().filter(|output| output.status.success());
+        let id = id.and_then(|output| String::from_utf8_lossy(&output.stdout).trim().parse().ok());
+        id.map(|id| Account { id }).ok_or_else(|| {
+            Failure::new(ExitCode::Settings, format!("there is no user {name:?} on this machine"))
+                .hint("make one: sudo useradd --system --create-home NAME")
+        })
+    }
+
+    /// Those of these folders that are another's, or have something of another's in them, as words of a shell.
+    #[cfg(unix)]
+    fn lacking(&self, folders: &[PathBuf]) -> Vec<String> {
+        use std::os::unix::fs::MetadataExt;
+        let is_anothers = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.uid() != self.id);
+        let holds_anothers = |folder: &Path| {
+            std::fs::read_dir(folder).is_ok_and(|entries| entries.flatten().any(|entry| is_anothers(&entry.path())))
+        };
+        let lacking = folders.iter().filter(|folder| is_anothers(folder) || holds_anothers(folder));
+        lacking.map(|folder| quoted(folder)).collect()
+    }
+
+    #[cfg(not(unix))]
+    fn lacking(&self, _: &[PathBuf]) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Keeps a closed run's secret where the node keeps it: everybody on a machine can read units and a process's arguments. Returns
@@ -260,6 +326,37 @@ mod tests {
         assert_eq!(folders(&settings), ["/srv/node", "/srv/board", "/home/me/prepared"].map(PathBuf::from));
         settings.data.files = vec!["hf://datasets/owner/name/*.txt".into()];
         assert_eq!(folders(&settings)[3..], remote::caches());
+    }
+
+    #[test]
+    fn a_run_whose_data_or_base_is_named_nowhere_is_refused() {
+        let (mut manifest, mut settings) = (RunManifest::default(), NodeSettings::default());
+        assert!(refuse_without_files(&manifest, &settings).is_ok());
+        manifest.data.source = DataSource::Files;
+        assert!(refuse_without_files(&manifest, &settings).is_err());
+        manifest.data.share = true;
+        assert!(refuse_without_files(&manifest, &settings).is_ok());
+        manifest.data.share = false;
+        settings.data.files = vec!["book.txt".into()];
+        assert!(refuse_without_files(&manifest, &settings).is_ok());
+        manifest.lora.rank = 4;
+        assert!(refuse_without_files(&manifest, &settings).is_err());
+        settings.model.base = "base".into();
+        assert!(refuse_without_files(&manifest, &settings).is_ok());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn folders_that_the_user_cannot_write_are_told() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(folder.path().join("membership.secret"), "").expect("written");
+        let own = Account { id: folder.path().metadata().expect("there").uid() };
+        assert!(own.lacking(&[folder.path().to_owned()]).is_empty());
+        let other = Account { id: own.id + 1 };
+        assert_eq!(other.lacking(&[folder.path().to_owned()]), [folder.path().display().to_string()]);
+        assert!(Account::of("root").is_ok_and(|root| root.id == 0));
+        assert!(Account::of("no such user").is_err());
     }
 
     #[cfg(unix)]

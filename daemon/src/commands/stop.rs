@@ -8,7 +8,7 @@ use crate::cli::StopOptions;
 use crate::console::{note, print_line, quoted};
 use crate::failure::{ExitCode, Failure};
 use crate::process::suspended::is_suspended;
-use crate::store::{RunningDaemon, is_in_use};
+use crate::store::{RunningDaemon, is_in_use, newest_checkpoint};
 
 /// How long it is waited. A guess: the last checkpoint of a large model takes minutes on a slow disk.
 const TIMEOUT: Duration = Duration::from_secs(900);
@@ -34,9 +34,20 @@ pub(super) fn run(options: &StopOptions) -> anyhow::Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     for (folder, daemon) in &found {
         wait(folder, daemon, deadline)?;
+        if daemon.was_cut_off(folder) {
+            return Err(cut_off(folder).into());
+        }
         print_line(&format!("stopped {}", folder.display()));
     }
     Ok(())
+}
+
+fn cut_off(folder: &Path) -> Failure {
+    let newest = newest_checkpoint(&folder.join("checkpoints"));
+    let since = newest.map_or("nothing".to_owned(), |path| format!("{} is its last checkpoint", path.display()));
+    Failure::new(ExitCode::Files, format!("the daemon in {} has ended with an error: {since}", folder.display())).hint(
+        format!("`murmur logs {}`, or the terminal that it ran in, may say why: is the disk full?", quoted(folder)),
+    )
 }
 
 fn wait(folder: &Path, daemon: &RunningDaemon, deadline: Instant) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use murmur_network::{Admission, Network, Reachability};
@@ -18,7 +18,7 @@ use crate::limits::stay::StayFacts;
 use crate::observe::outlook::{Length, Outlook};
 use crate::observe::record::EndFacts;
 use crate::observe::report::{NodeReport, Outside};
-use crate::store::{DataDirectory, keep_finish};
+use crate::store::{Announcement, DataDirectory, keep_finish};
 use crate::team::report::TeamSource;
 
 /// How often reports are made.
@@ -26,6 +26,9 @@ const REPORT_PERIOD: Duration = Duration::from_millis(250);
 
 /// How often the known peers are written: a killed node finds them again.
 const PEERS_PERIOD: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether `daemon.json` is there: commands find the daemon by it.
+const ANNOUNCEMENT_PERIOD: Duration = Duration::from_secs(5);
 
 /// How often the addresses in fresh tickets are looked up.
 const INVITATION_PERIOD: Duration = Duration::from_secs(1);
@@ -139,6 +142,15 @@ pub(super) async fn remember_peers_regularly(directory: Arc<DataDirectory>, mut 
             let _ = tokio::task::spawn_blocking(move || directory.remember_peers(&known)).await;
         }
         tokio::time::sleep(PEERS_PERIOD).await;
+    }
+}
+
+pub(super) async fn announce_regularly(announcement: Weak<Announcement>) {
+    loop {
+        tokio::time::sleep(ANNOUNCEMENT_PERIOD).await;
+        let announcement = announcement.clone();
+        let _ =
+            tokio::task::spawn_blocking(move || announcement.upgrade().map(|announcement| announcement.write())).await;
     }
 }
 

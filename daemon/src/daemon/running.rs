@@ -21,7 +21,8 @@ use super::networking::start_network;
 use super::observing::{self, Observing, Teller};
 use super::prepared::Prepared;
 use super::regular::{
-    Reporter, invitation, invite_helpers, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly,
+    Reporter, announce_regularly, invitation, invite_helpers, invite_regularly, keep_the_finish,
+    remember_peers_regularly, report_regularly,
 };
 use super::stop::watch_for_stop;
 use super::{Plan, Ready, ports, recording};
@@ -76,7 +77,7 @@ pub(super) struct Running {
     beside_end: Vec<AbortHandle>,
     /// Answers until all is over.
     _server: Option<StatusServer>,
-    announcement: Option<Announcement>,
+    announcement: Arc<Announcement>,
 }
 
 /// What keeps the node's hours of rest and the bytes of its day.
@@ -222,7 +223,10 @@ impl Running {
         let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
         let server = listener.map(|listener| StatusServer::start(listener, pages, &token)).transpose()?;
         let status_address = server.as_ref().map(|server| server.address().to_string());
-        let announcement = announce(&directory, status_address.clone(), token);
+        let daemon = RunningDaemon::this(status_address.clone(), token);
+        let announcement = Arc::new(daemon.announcement(directory.root()));
+        announce(&announcement);
+        beside_engine.push(beside(announce_regularly(Arc::downgrade(&announcement))));
 
         let ready = Ready {
             peer: me.to_string(),
@@ -319,9 +323,11 @@ impl Running {
         let last = reporter.report(&reporter.pictures.borrow());
         observing.end(&last, directory.root(), (reporter.outcome(&known_end), has_time)).await;
         self.beside_end.iter().for_each(AbortHandle::abort);
-        drop(self.announcement);
-        result?;
-        Ok(double::verdict(*self.double.borrow(), &directory.identity_path())?)
+        let result = result.and_then(|()| double::verdict(*self.double.borrow(), &directory.identity_path()));
+        if let (Err(_), Some(announcement)) = (&result, Arc::into_inner(self.announcement)) {
+            announcement.leave();
+        }
+        Ok(result?)
     }
 }
 
@@ -348,10 +354,11 @@ async fn live(manager: ServiceManager) {
     }
 }
 
-/// Where it cannot be written, the daemon runs all the same, and is only harder to find.
-fn announce(directory: &DataDirectory, status_address: Option<String>, token: String) -> Option<Announcement> {
-    let announced = RunningDaemon::this(status_address, token).announce(directory.root());
-    announced.inspect_err(|error| note(&format!("warning: cannot write daemon.json: {error}"))).ok()
+/// Where it cannot be written, the daemon runs all the same, and is only harder to find until it can.
+fn announce(announcement: &Announcement) {
+    if let Err(error) = announcement.write() {
+        note(&format!("warning: cannot write daemon.json: {error}; it is tried again"));
+    }
 }
 
 /// After the node has left: last evaluation and checkpoint (the latter alone in a `hurry`), then the network.

@@ -90,12 +90,19 @@ fn day_of(now: &Zoned) -> i32 {
     DAY_ZERO.duration_until(now.date()).as_hours() as i32 / 24
 }
 
+/// Days whose bytes are known beside those of the day that it is: a clock may be wrong for a while and be set right again, as on
+/// machines that keep no time while they are off.
+const OTHER_DAYS_MAX: usize = 3;
+
 /// The bytes of one day, as they are kept on disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct DayCount {
     /// Days since 1970, in the owner's time.
     day: i32,
     bytes: u64,
+    /// Days that it has been, and their bytes, the latest first.
+    #[serde(default)]
+    others: Vec<(i32, u64)>,
 }
 
 impl DayCount {
@@ -104,12 +111,19 @@ impl DayCount {
         std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
     }
 
-    fn add(&mut self, day: i32, bytes: u64) {
+    /// The count of this day from now on.
+    fn on(mut self, day: i32) -> DayCount {
         // Not `<`: where the clock was set back, the budget of a day that has not come yet would be used up.
         if self.day != day {
-            *self = DayCount { day, bytes: 0 };
+            if self.bytes > 0 {
+                self.others.insert(0, (self.day, self.bytes));
+            }
+            let known = self.others.iter().position(|(other, _)| *other == day);
+            let bytes = known.map_or(0, |place| self.others.remove(place).1);
+            self.others.truncate(OTHER_DAYS_MAX);
+            (self.day, self.bytes) = (day, bytes);
         }
-        self.bytes += bytes;
+        self
     }
 }
 
@@ -139,18 +153,19 @@ impl Rest {
     pub(crate) fn look(&mut self, now: SystemTime, traffic: Traffic) -> RestView {
         let now = self.rules.clock(now);
         let sum = |traffic: Traffic| traffic.sent + traffic.received;
-        self.count.add(day_of(&now), sum(traffic).saturating_sub(sum(self.seen)));
+        self.count = std::mem::take(&mut self.count).on(day_of(&now));
+        self.count.bytes += sum(traffic).saturating_sub(sum(self.seen));
         self.seen = traffic;
         RestView { reason: self.rules.reason(&now, self.count.bytes), bytes_today: self.count.bytes }
     }
 
     /// Writes the count as last looked at.
     pub(crate) fn write_count(&self) {
-        Rest::write(&self.path, self.count);
+        Rest::write(&self.path, &self.count);
     }
 
-    fn write(path: &Path, count: DayCount) {
-        let bytes = serde_json::to_vec(&count).expect("two numbers are serialisable");
+    fn write(path: &Path, count: &DayCount) {
+        let bytes = serde_json::to_vec(count).expect("numbers are serialisable");
         if let Err(error) = write_atomically(path, &bytes) {
             tracing::warn!("cannot write the day's bytes: {error}");
         }
@@ -165,7 +180,7 @@ impl Rest {
         mut end: oneshot::Receiver<()>,
     ) {
         let mut ticks = tokio::time::interval(LOOK_PERIOD);
-        let (mut written, mut written_at) = (self.count, Instant::now());
+        let (mut written, mut written_at) = (self.count.clone(), Instant::now());
         let mut is_resting = false;
         let mut clock = WallClock::new();
         loop {
@@ -194,9 +209,9 @@ impl Rest {
             }
             view.send_replace(looked);
             if self.count != written && written_at.elapsed() >= WRITE_PERIOD {
-                (written, written_at) = (self.count, Instant::now());
-                let (path, count) = (self.path.clone(), self.count);
-                let _ = tokio::task::spawn_blocking(move || Rest::write(&path, count)).await;
+                (written, written_at) = (self.count.clone(), Instant::now());
+                let (path, count) = (self.path.clone(), self.count.clone());
+                let _ = tokio::task::spawn_blocking(move || Rest::write(&path, &count)).await;
             }
         }
     }
@@ -204,7 +219,7 @@ impl Rest {
     /// Writes the count at the end: `bytes_today` as last looked at.
     pub(crate) fn keep(limits: &LimitsSettings, path: &Path, view: &RestView) {
         let day = day_of(&Rules::new(limits).clock(SystemTime::now()));
-        Rest::write(path, DayCount { day, bytes: view.bytes_today });
+        Rest::write(path, &DayCount { bytes: view.bytes_today, ..DayCount::read(path).on(day) });
     }
 }
 
@@ -285,13 +300,19 @@ mod tests {
         let path = folder.path().join("traffic.json");
         let mut rest = Rest::new(&limits, path.clone());
         assert_eq!(rest.look(at(9, 0), traffic(300_000, 300_000)).reason, None);
-        Rest::write(&path, rest.count);
+        Rest::write(&path, &rest.count);
         let mut again = Rest::new(&limits, path.clone());
         assert_eq!(again.look(at(10, 0), traffic(0, 0)).bytes_today, 600_000);
         let looked = again.look(at(10, 1), traffic(200_000, 200_000));
         assert_eq!(looked.reason.as_deref(), Some("daily budget used up until 00:00 UTC"));
         let looked = again.look(at(24, 0), traffic(200_000, 200_010));
         assert_eq!(looked, RestView { reason: None, bytes_today: 10 });
+        // A clock that is set right again: the day has what it had.
+        let mut day = |hours| again.look(at(hours, 0), traffic(200_000, 200_010)).bytes_today;
+        assert_eq!([day(2000), day(48), day(11), day(24), day(25)], [0, 0, 1_000_000, 10, 10]);
+        Rest::keep(&limits, &path, &RestView { reason: None, bytes_today: 7 });
+        let kept = DayCount::read(&path);
+        assert_eq!((kept.bytes, kept.others[0].1), (7, 600_000), "what was written last");
         std::fs::write(&path, b"{").expect("written");
         assert_eq!(Rest::new(&limits, path).count, DayCount::default(), "a damaged count is forgotten");
     }

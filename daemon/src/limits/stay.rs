@@ -2,7 +2,7 @@
 //! that it takes the machine back (spot and preemptible machines).
 
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Zoned;
@@ -103,18 +103,33 @@ impl Stay {
             ticks.tick().await;
             let mut command = Command::new(program);
             command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            // One that hangs is ended, for it is dropped.
-            let asked = tokio::time::timeout(ASK_PERIOD, command.kill_on_drop(true).status()).await;
-            match asked {
-                Ok(Ok(status)) if status.success() => return format!("notice from {program}"),
-                Ok(Err(error)) if !is_warned => {
-                    is_warned = true;
-                    note(&format!("warning: cannot run stay.notice_command ({program}): {error}; it is tried again"));
-                }
-                _ => {}
+            let why = match ask(command, ASK_PERIOD).await {
+                Ok(status) if status.success() => return format!("notice from {program}"),
+                Ok(_) => continue,
+                Err(error) => error,
+            };
+            if !is_warned {
+                is_warned = true;
+                note(&format!("warning: cannot run stay.notice_command ({program}): {why}; it is tried again"));
             }
         }
     }
+}
+
+/// Runs a command, and ends it, with all that it has started, where it has not answered in time.
+async fn ask(mut command: Command, limit: Duration) -> std::io::Result<ExitStatus> {
+    #[cfg(unix)]
+    command.process_group(0);
+    let mut child = command.kill_on_drop(true).spawn()?;
+    if let Ok(status) = tokio::time::timeout(limit, child.wait()).await {
+        return status;
+    }
+    #[cfg(unix)]
+    if let Some(group) = child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed())) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    child.kill().await?;
+    Err(std::io::Error::other(format!("it has not answered within {} s", limit.as_secs())))
 }
 
 /// A time of day at which a stay ends.
@@ -294,6 +309,26 @@ mod tests {
         assert!(described(&report, 0.0).ends_with("5.00 GB sent and received"));
         let nothing = described(&NodeReport::default(), 1.0);
         assert!(nothing.ends_with("costs 0.00"), "{nothing}");
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_command_that_hangs_is_ended_with_all_that_it_has_started() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let file = folder.path().join("child");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("sleep 100 & echo $! > {0}.new && mv {0}.new {0}; sleep 100", file.display()));
+        let error = super::ask(command, Duration::from_secs(2)).await.expect_err("no answer");
+        assert_eq!(error.to_string(), "it has not answered within 2 s");
+        let child = std::fs::read_to_string(&file).expect("written");
+        let stat = format!("/proc/{}/stat", child.trim());
+        // Its new parent may not have looked at it yet.
+        let is_over = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_over() {
+            assert!(Instant::now() < deadline, "{stat}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     #[cfg(unix)]

@@ -40,7 +40,8 @@ impl Page {
         let phase = Family::<[(&str, String); 1], Gauge>::default();
         phase.get_or_create(&[("phase", report.phase.clone())]).set(1);
         self.0.register("phase", "joining, training, settling, completed, leaving or left", phase);
-        self.counter("steps", "Own steps", None, report.steps as f64);
+        // No counter: a node that was killed goes on from its last checkpoint.
+        self.gauge("own_steps", "Own steps, of all starts", None, report.steps as f64);
         self.gauge("progress_steps", "Progress of the swarm, in steps", None, report.progress);
         self.measured("loss_nats", "Training loss, averaged over the last steps", report.loss);
         self.measured("validation_loss_nats", "Loss on the held-out slice", report.validation_loss);
@@ -146,7 +147,7 @@ mod tests {
         };
         let text = rendered(&report);
         for line in [
-            "murmur_steps_total 1288.0",
+            "murmur_own_steps 1288.0",
             "murmur_loss_nats 0.75",
             "murmur_sent_bytes_total 3000000000.0",
             "murmur_exchanges_total{result=\"failed\"} 2.0",

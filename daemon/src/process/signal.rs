@@ -53,6 +53,31 @@ pub(crate) fn end_before_the_beginning() {
 #[cfg(not(unix))]
 pub(crate) fn end_before_the_beginning() {}
 
+/// Where a file that is mapped into memory was shortened, its end cannot be read any more, and the system ends the process (SIGBUS):
+/// with a word, and the code of a failure, after which a service manager starts it again.
+#[cfg(unix)]
+pub(crate) fn tell_of_shortened_files() {
+    extern "C" fn end(_: libc::c_int) {
+        const WORD: &[u8] = b"error: a file was shortened while it was read, a data file most likely\n\
+            hint: start again; what is trained on may grow, and otherwise a new file is renamed over it\n";
+        // SAFETY: both may be called in a signal handler.
+        unsafe {
+            libc::write(libc::STDERR_FILENO, WORD.as_ptr().cast(), WORD.len());
+            libc::_exit(ExitCode::Failure as i32);
+        }
+    }
+    // SAFETY: all zeros is a valid `sigaction`, and the handler calls nothing that a handler may not call.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = end as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        action.sa_flags = libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) fn tell_of_shortened_files() {}
+
 /// Hears signals from its construction on.
 pub(crate) struct Signals {
     arriving: Arriving,

@@ -1,7 +1,7 @@
 //! `daemon.json`: which process uses a data directory, where its status page answers, and the token that changes need.
 //!
-//! It is there from when a daemon is ready until it ends in order. A killed daemon leaves it behind, so it counts only
-//! while the directory's lock is held.
+//! It is there from when a daemon is ready until it ends in order. One that is killed, or ends with an error, leaves it behind, so
+//! it counts only while the directory's lock is held.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -35,6 +35,7 @@ pub struct RunningDaemon {
 #[derive(Debug)]
 pub struct Announcement {
     path: PathBuf,
+    content: Vec<u8>,
 }
 
 impl RunningDaemon {
@@ -59,21 +60,37 @@ impl RunningDaemon {
         Ok(blake3::Hash::from_bytes(bytes).to_hex().to_string())
     }
 
-    /// Writes it into a data directory that this process has taken.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn announce(&self, root: &Path) -> std::io::Result<Announcement> {
-        let path = root.join(FILE);
-        let bytes = serde_json::to_vec_pretty(self).expect("numbers and strings are serialisable");
-        write_private(&path, &bytes)?;
-        Ok(Announcement { path })
+    /// In a data directory that this process has taken. Not written yet.
+    pub fn announcement(&self, root: &Path) -> Announcement {
+        let content = serde_json::to_vec_pretty(self).expect("numbers and strings are serialisable");
+        Announcement { path: root.join(FILE), content }
+    }
+
+    /// Whether the daemon that used a data directory has ended otherwise than in order.
+    pub fn was_cut_off(&self, root: &Path) -> bool {
+        let left = std::fs::read(root.join(FILE)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        !is_in_use(root) && left.as_ref() == Some(self)
     }
 
     /// The daemon that uses a data directory now, where one is ready there.
     pub fn of(root: &Path) -> Option<RunningDaemon> {
         let daemon: RunningDaemon = serde_json::from_slice(&std::fs::read(root.join(FILE)).ok()?).ok()?;
         is_in_use(root).then_some(daemon)
+    }
+}
+
+impl Announcement {
+    /// Writes it where it is not there: a disk may have been full, and somebody may have deleted it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self) -> std::io::Result<()> {
+        if self.path.exists() { Ok(()) } else { write_private(&self.path, &self.content) }
+    }
+
+    /// At an end that was not in order: it stays.
+    pub fn leave(mut self) {
+        self.path = PathBuf::new();
     }
 }
 
@@ -94,16 +111,27 @@ mod tests {
         let directory = DataDirectory::open(folder.path()).expect("free");
         assert_eq!(RunningDaemon::of(folder.path()), None, "not ready yet");
         let daemon = RunningDaemon::this(Some("127.0.0.1:1".to_owned()), RunningDaemon::draw_token().expect("random"));
-        let announcement = daemon.announce(folder.path()).expect("written");
-        assert_eq!(RunningDaemon::of(folder.path()), Some(daemon.clone()));
+        let announcement = daemon.announcement(folder.path());
+        for _ in 0..2 {
+            announcement.write().expect("written");
+            assert_eq!(RunningDaemon::of(folder.path()), Some(daemon.clone()));
+            assert!(!daemon.was_cut_off(folder.path()));
+            std::fs::remove_file(folder.path().join(FILE)).expect("there");
+        }
+        announcement.write().expect("written");
         drop(directory);
+        assert!(daemon.was_cut_off(folder.path()));
         assert_eq!(RunningDaemon::of(folder.path()), None, "killed, which frees the lock and leaves the file");
         assert!(folder.path().join(FILE).exists());
         let again = DataDirectory::open(folder.path()).expect("free again");
         assert_eq!(RunningDaemon::of(folder.path()), None, "what the one before has left is not the next one's");
         drop(again);
         drop(announcement);
-        assert!(!folder.path().join(FILE).exists(), "ended in order");
+        assert!(!folder.path().join(FILE).exists() && !daemon.was_cut_off(folder.path()), "ended in order");
+        let announcement = daemon.announcement(folder.path());
+        announcement.write().expect("written");
+        announcement.leave();
+        assert!(daemon.was_cut_off(folder.path()), "ended with an error");
     }
 
     #[cfg(unix)]
@@ -114,7 +142,8 @@ mod tests {
         let token = RunningDaemon::draw_token().expect("random");
         assert_ne!(token, RunningDaemon::draw_token().expect("random"));
         assert_eq!(token.len(), 2 * TOKEN_BYTES);
-        let _announcement = RunningDaemon::this(None, token).announce(folder.path()).expect("written");
+        let announcement = RunningDaemon::this(None, token).announcement(folder.path());
+        announcement.write().expect("written");
         let mode = std::fs::metadata(folder.path().join(FILE)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

@@ -101,8 +101,14 @@ impl<'a> Writing<'a> {
         let tensors = layout.tensors().iter();
         let model: Vec<_> = tensors.map(|tensor| (tensor.name.clone(), tensor.shape.clone(), Dtype::F32)).collect();
         let create = |name: &str, tensors: &[_]| TensorWriter::create(temporary.join(name), tensors).map_err(io);
-        let (model, optimizer) = (create(MODEL_FILE, &model)?, create(OPTIMIZER_FILE, &vectors(&head, layout))?);
-        Ok(Writing { head, folder, temporary, model, optimizer, is_finished: false })
+        let optimizer = || create(OPTIMIZER_FILE, &vectors(&head, layout));
+        match create(MODEL_FILE, &model).and_then(|model| Ok((model, optimizer()?))) {
+            Ok((model, optimizer)) => Ok(Writing { head, folder, temporary, model, optimizer, is_finished: false }),
+            Err(error) => {
+                let _ = std::fs::remove_dir_all(&temporary);
+                Err(error)
+            }
+        }
     }
 
     /// Adds the state's next tensors, with their part of all vectors; all of it is a piece as well.

@@ -50,7 +50,7 @@ pub fn digest_of(source: DataSource, paths: &[PathBuf]) -> Result<blake3::Hash, 
 
 pub(super) fn map(file: &File) -> std::io::Result<Bytes> {
     // SAFETY: the bytes are only read, and any value is valid for them. A user who shortens a file while it is trained
-    // on ends the process (SIGBUS); larger-than-memory data has no other way, and a restart resumes.
+    // on ends the process (SIGBUS), which says so; larger-than-memory data has no other way, and a restart resumes.
     let mapped = unsafe { Mmap::map(file)? };
     Ok(Bytes::from_owner(mapped))
 }
