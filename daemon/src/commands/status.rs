@@ -98,11 +98,12 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         1e3 * report.times.median_step_seconds
     ));
     if let Some(rate) = report.uplink_bytes_per_second {
-        print_row(&format!(
-            "uplink       {:.0} Mbit/s as transfers show it · an exchange every {}",
-            8e-6 * rate,
-            counted(report.interval_steps.round() as u64, "own step")
-        ));
+        // Where all average at once there are none.
+        let exchanges = match report.interval_steps {
+            0.0 => String::new(),
+            steps => format!(" · an exchange every {}", counted(steps.round() as u64, "own step")),
+        };
+        print_row(&format!("uplink       {:.0} Mbit/s as transfers show it{exchanges}", 8e-6 * rate));
     }
     if let Some(data) = &report.data {
         print_row(&format!(

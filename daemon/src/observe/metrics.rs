@@ -84,7 +84,12 @@ impl Page {
         self.measured("disagreement", distance, report.disagreement);
         let ratio = "Disagreement over what own training does between two exchanges";
         self.measured("disagreement_ratio", ratio, report.disagreement_ratio);
-        self.gauge("interval_steps", "Own steps between two exchanges", None, report.interval_steps);
+        self.gauge(
+            "interval_steps",
+            "Own steps between two exchanges, 0 where all average at once",
+            None,
+            report.interval_steps,
+        );
         self.gauge("peers_banned", "Peers that misbehaved again and again", None, report.peers_banned as f64);
         self.gauge("peers_distrusted", "Peers whose models count for little", None, report.peers_distrusted as f64);
         let offences = "What peers did that no honest peer does";

@@ -159,7 +159,7 @@ pub struct Sample {
     /// Disagreement over what own training does between two exchanges; the run's `ratio_band` says what it means.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// Own steps between two own exchanges at present.
+    /// Own steps between two own exchanges at present; 0 where all members average at once.
     pub interval_steps: f64,
     /// Bytes sent since the process began, encryption and framing included.
     pub sent: u64,

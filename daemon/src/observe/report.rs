@@ -108,7 +108,7 @@ pub struct NodeReport {
     pub exchanges_failed: u64,
     /// Estimate of the disagreement from the last exchange.
     pub disagreement: Option<f64>,
-    /// Steps between own exchanges at present.
+    /// Steps between own exchanges at present; 0 where all members average at once.
     pub interval_steps: f64,
     /// Disagreement over local progress, a running mean: 0.4 to 0.8 is best with pairs, up to 4 with links; above 1.5, or 8, the
     /// models drift apart.
@@ -250,7 +250,7 @@ impl NodeReport {
         NodeReport {
             name: (!outside.name.is_empty()).then(|| outside.name.to_owned()),
             doing: doing(status, outside),
-            outlook: outside.outlook.clone(),
+            outlook: outlook(status, outside),
             swarm_tokens_per_second: status.shares.0 * own + told,
             members,
             peer: status.me.to_string(),
@@ -281,7 +281,7 @@ impl NodeReport {
             exchanges_coarse: status.exchanges.coarse,
             exchanges_failed: status.exchanges.failed(),
             disagreement: status.disagreement,
-            interval_steps: status.interval_steps,
+            interval_steps: if status.synchronous.is_some() { 0.0 } else { status.interval_steps },
             disagreement_ratio: status.disagreement_ratio,
             uplink_bytes_per_second: status.uplink_bytes_per_second,
             gamma: status.gamma,
@@ -348,6 +348,17 @@ fn member(peer: &PeerId, view: &MemberView, status: &Status, outside: &Outside<'
     }
 }
 
+/// Whether a member of a synchronous run has nobody to average with.
+fn is_seeking(status: &Status) -> bool {
+    status.synchronous.as_ref().is_some_and(|synchronous| synchronous.members == 0)
+}
+
+/// Who waits for members comes no further, and nobody knows for how long.
+fn outlook(status: &Status, outside: &Outside<'_>) -> OutlookReport {
+    let outlook = outside.outlook.clone();
+    if is_seeking(status) { OutlookReport { seconds_left: None, ..outlook } } else { outlook }
+}
+
 /// What is going on now, for people.
 fn doing(status: &Status, outside: &Outside<'_>) -> String {
     let training = outside.training;
@@ -365,7 +376,7 @@ fn doing(status: &Status, outside: &Outside<'_>) -> String {
     if let Some(doing) = of_team.filter(|_| status.phase == Phase::Training) {
         return doing;
     }
-    let is_seeking = status.synchronous.as_ref().is_some_and(|synchronous| synchronous.members == 0);
+    let is_seeking = is_seeking(status);
     let doing = match status.phase {
         Phase::Joining => "looking for a member that gives the model",
         Phase::Training | Phase::Settling | Phase::Completed if training.is_evaluating => "evaluating",

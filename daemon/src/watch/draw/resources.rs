@@ -18,11 +18,12 @@ pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painte
     let facts = [
         format!("device {} · {} parameters · murmur {}", node.run.device, node.run.parameters, node.run.version),
         format!("step {:.3} s · {:.1} % of the time between steps", sample.step_seconds, 100.0 * sample.boundary_share),
-        format!(
-            "an own exchange every {} · {}",
-            counted(sample.interval_steps.round() as u64, "own step"),
-            sample.reachable
-        ),
+        match sample.interval_steps {
+            0.0 => sample.reachable.clone(),
+            steps => {
+                format!("an own exchange every {} · {}", counted(steps.round() as u64, "own step"), sample.reachable)
+            }
+        },
         format!("up {}", spoken(node.up)),
     ];
     let rows = if area.height >= 12 { 4 } else { 1 };
