@@ -308,7 +308,7 @@ mod tests {
         let paths = [folder.path().join("earlier.jsonl"), path.clone()];
         let file = TokenFile::open(&manifest(DataSource::JsonLines), &paths, None, None).expect("tokens");
         let mut of_more = texts(&file, file.held_out());
-        of_more.retain(|text| *text < *"5000");
+        of_more.retain(|text| text.as_str() < "5000");
         assert_eq!(of_more, held_out);
     }
 
