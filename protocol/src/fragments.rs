@@ -149,11 +149,6 @@ impl Holding {
         if self.is_all() { self } else { Holding(self.0 | Holding::of([fragment]).0) }
     }
 
-    /// Whether some fragment is among both.
-    pub(crate) fn overlaps(self, other: Holding) -> bool {
-        self.is_all() || other.is_all() || self.0 & other.0 != 0
-    }
-
     /// Those of `count` fragments, in order.
     pub fn fragments(self, count: u16) -> impl Iterator<Item = u16> {
         (0..count).filter(move |fragment| self.holds(*fragment))

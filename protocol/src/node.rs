@@ -460,7 +460,8 @@ impl Node {
         match &mut self.synchronous {
             Some(synchronous) if begins => synchronous.begin_rest(),
             Some(synchronous) => synchronous.end_rest(now, &mut self.outbox),
-            None => {}
+            None if begins => {}
+            None => self.settle_if_left(now),
         }
     }
 

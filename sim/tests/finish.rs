@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use murmur_protocol::Phase;
+use murmur_protocol::manifest::GossipKind;
+use murmur_protocol::{Event, Phase};
 use murmur_sim::{Disk, Incident, NetworkSpec, NodePlan, Scenario, Swarm, checks};
 
 use crate::{after, seconds};
@@ -68,6 +69,20 @@ fn members_of_a_finished_run_come_to_rest() {
         });
         let (settled, later) = (bytes.next().expect("two"), bytes.next().expect("two"));
         assert!(settled > 0 && later == settled, "seed {seed}: {later} bytes, {settled} when all had settled");
+    }
+}
+
+/// What a member has learned reaches the others once its quiet hours are over.
+#[test]
+fn who_rests_while_the_run_ends_is_averaged_afterwards() {
+    for kind in [GossipKind::Pairs, GossipKind::Links] {
+        let tell = |event| Incident::Tell(2, Box::new(event));
+        let mut scenario = Scenario::calm(4)
+            .at(seconds(40), Incident::Finish { at: 0, steps: 50.0 })
+            .at(seconds(41), tell(Event::RestBegan))
+            .at(seconds(80), tell(Event::RestEnded));
+        scenario.gossip.kind = kind;
+        ends_with_one_model(scenario, 1, 160);
     }
 }
 

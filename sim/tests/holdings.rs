@@ -116,6 +116,29 @@ fn members_that_hold_little_exchange_it_more_often_where_many_refuse_and_bias_no
     }
 }
 
+/// A node counted the links of all fragments for each, and refused a fragment of which it had none; and who was refused by strangers
+/// left its own links unused: here the worst had a twentieth of the exchanges that it has in pairs.
+#[test]
+fn members_that_hold_little_are_not_left_out_on_links() {
+    let merges = |kind| -> Vec<u64> {
+        let mut scenario = Scenario::calm(14);
+        scenario.parameters = 2048;
+        scenario.gossip = GossipSpec { kind, fragments: 4, interval_steps: 10, ..GossipSpec::default() };
+        for host in 2..14 {
+            let first = host as u16 % 4;
+            let held = (0..1 + host as u16 / 5).map(|more| (first + more) % 4);
+            scenario.nodes[host].holding = Holding::of(held);
+        }
+        let swarm = after(seconds(300), scenario, 1);
+        let counts = (0..14).map(|host| swarm.status(host).expect("it runs").exchanges);
+        counts.map(|exchanges| exchanges.completed_as_starter + exchanges.completed_as_responder).collect()
+    };
+    let (links, pairs) = (merges(GossipKind::Links), merges(GossipKind::Pairs));
+    let worst =
+        links.iter().zip(&pairs).map(|(links, pairs)| *links as f64 / *pairs as f64).fold(f64::INFINITY, f64::min);
+    assert!(worst > 0.5, "{worst}: {links:?} {pairs:?}");
+}
+
 /// What it does not hold is as in the first model, which nobody looks at.
 #[test]
 fn a_host_is_as_good_as_what_it_holds() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::cadence::Cadence;
+use super::clip::{ClipHistory, middle};
 use super::gain::LoopGain;
 use super::last_merges::LastMerges;
 use super::links::Links;
@@ -229,10 +230,21 @@ impl Averaging {
         self.parts.values().find_map(|state| state.outlier.progress_missed(&others))
     }
 
+    /// What the model's parts have taught of distances.
+    fn clips(&self) -> impl Iterator<Item = &ClipHistory> {
+        self.parts.iter().filter(|(part, _)| part.vector == Vector::Model).map(|(_, state)| &state.clip)
+    }
+
     /// The usual distance of two models, of the fragment in which it is largest; 0 before it is known.
     fn usual_distance(&self) -> f64 {
-        let models = self.parts.iter().filter(|(part, _)| part.vector == Vector::Model);
-        models.filter_map(|(_, state)| state.clip.usual()).fold(0.0, f64::max)
+        self.clips().filter_map(ClipHistory::usual).fold(0.0, f64::max)
+    }
+
+    /// The same from exchanges of this node's own; of all fragments together where none had enough. What another member has told is
+    /// large enough to train by, and would leave models apart that are to be one.
+    fn measured_distance(&self) -> f64 {
+        let of_one = self.clips().filter_map(ClipHistory::measured).reduce(f64::max);
+        of_one.or_else(|| middle(self.clips())).unwrap_or(0.0)
     }
 
     /// What the last exchanges of all fragments of the model say, where one was merged since the last call.
@@ -410,7 +422,7 @@ impl Averaging {
     /// This node trains no more.
     pub(crate) fn on_training_over(&mut self) {
         // After a few steps more, for averaged progress, what is usual is what final exchanges have left.
-        self.usual_in_training = self.usual_in_training.max(self.usual_distance());
+        self.usual_in_training = self.usual_in_training.max(self.measured_distance());
         self.links.rest();
     }
 

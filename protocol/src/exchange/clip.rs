@@ -20,6 +20,8 @@ pub(crate) struct ClipHistory {
     norms: VecDeque<f64>,
     /// The usual norm. Without [`CLIP_HISTORY_MIN`] norms what another member takes for usual, or 0 where none has told.
     usual: f64,
+    /// The same without what was told; 0 while there are too few.
+    measured: f64,
     /// Models that are not further apart are one.
     least: f64,
 }
@@ -32,14 +34,15 @@ impl ClipHistory {
             self.norms.pop_front();
         }
         self.norms.push_back(norm);
-        self.usual = (USUAL_LEFT * self.usual).max(self.middle());
+        let middle = middle([&*self].into_iter()).unwrap_or(0.0);
+        (self.usual, self.measured) = ((USUAL_LEFT * self.usual).max(middle), (USUAL_LEFT * self.measured).max(middle));
         self.least = least;
     }
 
     /// The model is another one, with a usual norm of which a member has told that found it near; 0 where none has.
     pub(crate) fn begin_anew(&mut self, usual: f64) {
         self.norms.clear();
-        self.usual = usual;
+        (self.usual, self.measured) = (usual, 0.0);
     }
 
     /// The usual norm, once there are enough, or another member has told.
@@ -47,20 +50,13 @@ impl ClipHistory {
         (self.has_enough() || self.usual > 0.0).then_some(self.usual)
     }
 
-    fn has_enough(&self) -> bool {
-        self.norms.len() >= CLIP_HISTORY_MIN
+    /// The usual norm of own exchanges alone, once there are enough.
+    pub(crate) fn measured(&self) -> Option<f64> {
+        self.has_enough().then_some(self.measured)
     }
 
-    /// Between the lower third of the recent norms and their median, so that it holds against more than a few that lie:
-    /// honest norms lie close together. Zero while there are too few.
-    fn middle(&self) -> f64 {
-        if !self.has_enough() {
-            return 0.0;
-        }
-        let mut sorted: Vec<f64> = self.norms.iter().copied().collect();
-        sorted.sort_by(f64::total_cmp);
-        let (third, median) = (sorted[(sorted.len() - 1) / 3], sorted[sorted.len() / 2]);
-        median.min(SPREAD * third)
+    fn has_enough(&self) -> bool {
+        self.norms.len() >= CLIP_HISTORY_MIN
     }
 
     /// τ: `factor` usual norms. Nothing is clipped that is hardly apart: where others are nearer still, a model would stay there
@@ -70,6 +66,15 @@ impl ClipHistory {
         let first = if self.has_enough() { 0.0 } else { FIRST_CLIP_FACTOR * travel };
         self.usual().map_or(first, |usual| first.max(factor * usual.max(self.least)))
     }
+}
+
+/// Between the lower third of the recent norms of all these and their median, so that it holds against more than a few that lie:
+/// honest norms lie close together. `None` while there are too few.
+pub(crate) fn middle<'a>(histories: impl Iterator<Item = &'a ClipHistory>) -> Option<f64> {
+    let mut sorted: Vec<f64> = histories.flat_map(|history| &history.norms).copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    let (third, median) = (sorted.get(sorted.len().saturating_sub(1) / 3)?, sorted.get(sorted.len() / 2)?);
+    (sorted.len() >= CLIP_HISTORY_MIN).then(|| median.min(SPREAD * third))
 }
 
 #[cfg(test)]

@@ -100,20 +100,20 @@ impl Links {
 
     /// Whether an exchange of this fragment that this peer proposes needs no new link, or a new one has room. At rest there always
     /// is: a member that comes back to a run that is over for all others would find nobody to exchange with.
-    pub(crate) fn has_room_for(&self, (peer, holding): (PeerId, Holding), fragment: u16) -> bool {
-        let (holding, limit) = (holding.with(fragment), LINKS_MAX - LINKS_MADE);
+    pub(crate) fn has_room_for(&self, peer: PeerId, fragment: u16) -> bool {
+        let limit = LINKS_MAX - LINKS_MADE;
         let is_believed = |(_, link): &(&PeerId, &Link)| link.is_believed;
         self.is_at_rest
             || match self.links.get(&peer) {
                 Some(link) if link.is_own || link.has(fragment) => true,
                 Some(_) => self.made_for(false, fragment).filter(is_believed).count() < limit,
-                None => self.made(false, holding).filter(is_believed).count() < limit,
+                None => self.made(false, fragment).filter(is_believed).count() < limit,
             }
     }
 
-    /// The links that this node has made, or those that others have, with partners that hold some of these fragments.
-    fn made(&self, is_own: bool, holding: Holding) -> impl Iterator<Item = (&PeerId, &Link)> {
-        self.links.iter().filter(move |(_, link)| link.is_own == is_own && link.holding.overlaps(holding))
+    /// The links that this node has made, or those that others have, with partners that hold this fragment.
+    fn made(&self, is_own: bool, fragment: u16) -> impl Iterator<Item = (&PeerId, &Link)> {
+        self.links.iter().filter(move |(_, link)| link.is_own == is_own && link.holding.holds(fragment))
     }
 
     /// Those of them that have a reference of this fragment.
@@ -142,7 +142,7 @@ impl Links {
             self.links.remove(&peer);
             return;
         }
-        self.make_room((peer, holding), part.fragment.index, is_own);
+        self.make_room(peer, part.fragment.index, is_own);
         self.links.entry(peer).or_insert_with(|| Link { is_own, ..Link::default() });
         let link = self.links.entry(peer).or_default();
         (link.used, link.is_lost, link.is_believed, link.holding) = (round, false, is_believed, holding);
@@ -164,7 +164,7 @@ impl Links {
 
     /// Gives up links that were used least, until there is room for one of this peer, or in its link for another fragment than
     /// before: it may hold more than it did.
-    fn make_room(&mut self, (peer, holding): (PeerId, Holding), fragment: u16, is_own: bool) {
+    fn make_room(&mut self, peer: PeerId, fragment: u16, is_own: bool) {
         let known = self.links.get(&peer).map(|link| (link.is_own, link.has(fragment)));
         let is_own = known.map_or(is_own, |(is_own, _)| is_own);
         let limit = if is_own { LINKS_MADE } else { LINKS_MAX - LINKS_MADE };
@@ -172,7 +172,7 @@ impl Links {
             let others: Vec<(&PeerId, &Link)> = match known {
                 Some((_, true)) => return,
                 Some(_) => self.made_for(is_own, fragment).collect(),
-                None => self.made(is_own, holding).collect(),
+                None => self.made(is_own, fragment).collect(),
             };
             let least_used = others.iter().min_by_key(|(_, link)| (link.is_believed, link.used));
             let Some(given_up) = least_used.filter(|_| others.len() >= limit).map(|(peer, _)| **peer) else { return };
@@ -192,19 +192,20 @@ impl Links {
     }
 
     /// Of these partners, which all hold `fragment`, those to ask for it in this round: somebody new while there are too few
-    /// links, else the one whose link was not used for longest. Nobody where all links are busy: a new one costs more than a round that is left out.
-    /// Whose word counts for little is not asked; the links that it makes go on, so that it can come nearer.
+    /// links and nobody has refused in this round (`is_first`), else the one whose link was not used for longest. Nobody where all links
+    /// are busy: a new one costs more than a round that is left out. Whose word counts for little is not asked; the links that it
+    /// makes go on, so that it can come nearer.
     pub(crate) fn choose(
         &self,
         partners: Vec<(PeerId, Holding)>,
-        fragment: u16,
+        (fragment, is_first): (u16, bool),
         is_believed: impl Fn(PeerId) -> bool,
     ) -> Vec<(PeerId, Holding)> {
         let (linked, mut strangers): (Vec<_>, Vec<_>) =
             partners.into_iter().partition(|(peer, _)| self.links.contains_key(peer));
         strangers.retain(|(peer, _)| is_believed(*peer));
-        let made = self.made(true, Holding::of([fragment])).filter(|(_, link)| !link.is_lost).count();
-        if made < LINKS_MADE && !strangers.is_empty() {
+        let made = self.made(true, fragment).filter(|(_, link)| !link.is_lost).count();
+        if made < LINKS_MADE && !strangers.is_empty() && (is_first || linked.is_empty()) {
             return strangers;
         }
         let least_used = linked.into_iter().min_by_key(|(peer, _)| self.links.get(peer).map(|link| link.used));
@@ -239,7 +240,7 @@ mod tests {
         for number in 1..=2 {
             links.on_round(u64::from(number));
             assert_eq!(
-                links.choose(partners.clone(), 0, |_| true).len(),
+                links.choose(partners.clone(), (0, true), |_| true).len(),
                 5 - usize::from(number),
                 "one of the strangers"
             );
@@ -247,10 +248,10 @@ mod tests {
         }
         for (round, number) in (3..=20).zip([3, 1, 2].into_iter().cycle()) {
             links.on_round(round);
-            assert_eq!(links.choose(partners.clone(), 0, |_| true), [whole(number)], "in round {round}");
+            assert_eq!(links.choose(partners.clone(), (0, true), |_| true), [whole(number)], "in round {round}");
             links.keep(whole(number), Part::MODEL, new_reference(), (true, true));
         }
-        let choose = |links: &Links| links.choose(partners[3..].to_vec(), 0, |_| true);
+        let choose = |links: &Links| links.choose(partners[3..].to_vec(), (0, true), |_| true);
         assert_eq!(choose(&links), [], "where all links are busy");
         links.on_partner_lost(peer(2));
         assert_eq!(choose(&links), partners[3..], "one end is gone");
@@ -262,18 +263,18 @@ mod tests {
     fn who_is_not_believed_is_not_asked() {
         let mut links = Links::default();
         links.keep(whole(1), Part::MODEL, new_reference(), (true, true));
-        assert_eq!(links.choose(vec![whole(1), whole(2)], 0, |other| other == peer(1)), [whole(1)]);
-        assert_eq!(links.choose(vec![whole(1), whole(2)], 0, |_| true), [whole(2)]);
+        assert_eq!(links.choose(vec![whole(1), whole(2)], (0, true), |other| other == peer(1)), [whole(1)]);
+        assert_eq!(links.choose(vec![whole(1), whole(2)], (0, true), |_| true), [whole(2)]);
     }
 
     #[test]
     fn others_make_a_few_links_and_never_take_the_place_of_own_ones() {
         let mut links = Links::default();
         for number in 1..=3 {
-            assert!(links.has_room_for(whole(number), 0));
+            assert!(links.has_room_for(peer(number), 0));
             links.keep(whole(number), Part::MODEL, new_reference(), (false, true));
         }
-        assert!(links.has_room_for(whole(1), 0) && !links.has_room_for(whole(4), 0));
+        assert!(links.has_room_for(peer(1), 0) && !links.has_room_for(peer(4), 0));
         links.keep(whole(5), Part::MODEL, new_reference(), (true, true));
         links.keep(whole(6), Part::MODEL, new_reference(), (true, true));
         links.on_round(ROUNDS_UNUSED);
@@ -292,16 +293,16 @@ mod tests {
         links.keep(whole(8), Part::MODEL, new_reference(), (true, false));
         assert_eq!(links.count(), 2, "what this node has made does not");
         for number in 9..=10 {
-            assert!(links.has_room_for(whole(number), 0), "one who is not believed takes no place");
+            assert!(links.has_room_for(peer(number), 0), "one who is not believed takes no place");
             links.keep(whole(number), Part::MODEL, new_reference(), (false, true));
         }
-        assert_eq!((links.has_room_for(whole(11), 0), links.reference(peer(1), Part::MODEL)), (false, None));
+        assert_eq!((links.has_room_for(peer(11), 0), links.reference(peer(1), Part::MODEL)), (false, None));
         links.rest();
-        assert!(links.has_room_for(whole(11), 0), "without rounds none of them is forgotten");
+        assert!(links.has_room_for(peer(11), 0), "without rounds none of them is forgotten");
         links.keep(whole(11), Part::MODEL, new_reference(), (false, true));
         assert!(links.count() <= LINKS_MAX && links.reference(peer(11), Part::MODEL).is_some());
         links.wake();
-        assert!(!links.has_room_for(whole(12), 0), "who trains again forgets them");
+        assert!(!links.has_room_for(peer(12), 0), "who trains again forgets them");
     }
 
     #[test]
@@ -323,12 +324,12 @@ mod tests {
         let half = |number: u8| (peer(number), Holding::of([u16::from(number) % 2]));
         for number in 1..=4 {
             let fragment = u16::from(number) % 2;
-            let strangers = links.choose(vec![half(number)], fragment, |_| true);
+            let strangers = links.choose(vec![half(number)], (fragment, true), |_| true);
             assert_eq!(strangers, [half(number)], "there are {} links", links.count());
             links.keep(half(number), part(fragment), new_reference(), (true, true));
         }
         assert_eq!((links.count(), links.count_of(0), links.count_of(1)), (4, 2, 2), "two for each half");
-        assert_eq!(links.choose(vec![half(6)], 0, |_| true), [], "which are enough");
+        assert_eq!(links.choose(vec![half(6)], (0, true), |_| true), [], "which are enough");
         links.keep(half(6), part(0), new_reference(), (true, true));
         assert!(links.reference(peer(1), part(1)).is_some() && links.reference(peer(3), part(1)).is_some());
     }
@@ -342,9 +343,31 @@ mod tests {
         }
         links.on_round(1);
         links.keep((peer(4), Holding::of([1])), part(1), new_reference(), (false, true));
-        assert!(!links.has_room_for((peer(5), Holding::of([0, 1])), 0), "agreed on before all of them were there");
+        assert!(!links.has_room_for(peer(5), 0), "agreed on before all of them were there");
         links.keep((peer(5), Holding::of([0, 1])), part(0), new_reference(), (false, true));
         assert!(links.count_of(0) <= LINKS_MAX - LINKS_MADE, "{} of the first", links.count_of(0));
+    }
+
+    #[test]
+    fn a_fragment_has_room_whatever_links_there_are_of_others() {
+        let mut links = Links::default();
+        let part = |index| Part { vector: Vector::Model, fragment: Fragment { index, count: 2 } };
+        for number in 1..=3 {
+            links.keep((peer(number), Holding::of([0])), part(0), new_reference(), (false, true));
+        }
+        assert!(links.has_room_for(peer(4), 1) && !links.has_room_for(peer(4), 0));
+        links.keep(whole(4), part(1), new_reference(), (false, true));
+        assert_eq!((links.count_of(0), links.count_of(1)), (3, 1), "and takes no place of theirs");
+    }
+
+    #[test]
+    fn who_is_refused_by_strangers_asks_a_link_in_the_same_round() {
+        let mut links = Links::default();
+        links.keep(whole(1), Part::MODEL, new_reference(), (true, true));
+        let partners: Vec<(PeerId, Holding)> = (1..=3).map(whole).collect();
+        assert_eq!(links.choose(partners.clone(), (0, true), |_| true), partners[1..]);
+        assert_eq!(links.choose(partners.clone(), (0, false), |_| true), partners[..1]);
+        assert_eq!(links.choose(partners[1..].to_vec(), (0, false), |_| true), partners[1..], "where there is none");
     }
 
     fn halves(index: u16) -> Part {
@@ -370,18 +393,18 @@ mod tests {
         }
         links.on_round(1);
         links.keep((peer(4), Holding::of([0])), halves(0), new_reference(), (false, true));
-        assert!(links.has_room_for(whole(4), 0) && !links.has_room_for(whole(4), 1), "three have the second");
+        assert!(links.has_room_for(peer(4), 0) && !links.has_room_for(peer(4), 1), "three have the second");
         links.keep(whole(4), halves(1), new_reference(), (false, true));
         assert_eq!((links.count_of(0), links.count_of(1)), (1, 3), "agreed on before all of them were there");
         let (last_said, exchanged) = (Holding::of([0]), 1);
-        assert!(!links.has_room_for((peer(6), last_said), exchanged), "of what it holds it has not said all");
+        assert!(!links.has_room_for(peer(6), exchanged), "of what it holds it has not said all");
         links.keep((peer(6), last_said), halves(exchanged), new_reference(), (false, true));
         assert_eq!(links.count_of(1), 3);
         links.keep((peer(4), Holding::ALL), halves(1), new_reference(), (false, true));
         // What a partner has given up takes no place.
         links.keep((peer(4), Holding::of([0])), halves(0), new_reference(), (false, true));
         assert_eq!(links.count_of(1), 2);
-        assert!(links.has_room_for((peer(5), Holding::of([1])), 1));
+        assert!(links.has_room_for(peer(5), 1));
         links.keep((peer(5), Holding::of([1])), halves(1), new_reference(), (false, true));
         assert_eq!(links.count_of(1), 3);
     }

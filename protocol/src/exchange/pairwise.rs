@@ -320,7 +320,7 @@ impl Pairwise {
         }
         self.averaging.on_round();
         self.averaging.gain.on_round(self.averaging.turns.held_count());
-        self.averaging.links.on_round(self.starter.round());
+        self.averaging.links.on_round(self.starter.round().0);
         self.schedule();
         true
     }
@@ -337,13 +337,15 @@ impl Pairwise {
     ) {
         partners.retain(|(peer, _)| !self.responder.is_busy_with(*peer));
         let has_partner = |fragment| partners.iter().any(|(_, holding)| holding.holds(fragment));
-        let Some(part) = self.averaging.turns.take(self.starter.round(), has_partner) else { return };
+        let (round, has_asked) = self.starter.round();
+        let Some(part) = self.averaging.turns.take(round, has_partner) else { return };
         let fragment = part.fragment.index;
         partners.retain(|(_, holding)| holding.holds(fragment));
         let mut way = Way::Grid;
         if self.averaging.gossip.kind == GossipKind::Links && self.averaging.has_moved && !is_last {
             let is_believed = |peer| reputation.influence(peer) >= LINK_INFLUENCE_MIN;
-            (partners, way) = (self.averaging.links.choose(partners, fragment, is_believed), Way::Link);
+            partners = self.averaging.links.choose(partners, (fragment, !has_asked), is_believed);
+            way = Way::Link;
         }
         self.starter.start(now, (part, way), (&self.averaging, reputation), &partners, out);
     }

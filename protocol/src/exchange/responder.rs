@@ -157,9 +157,7 @@ impl Responder {
             Some(_) if admission.refuse.is_none() && !self.makes_room_for(now, peer, averaging, out) => {
                 Some(RejectReason::Busy)
             }
-            Some(CodeWidth::One)
-                if !averaging.links.has_room_for((peer, admission.holding), propose.part.fragment.index) =>
-            {
+            Some(CodeWidth::One) if !averaging.links.has_room_for(peer, propose.part.fragment.index) => {
                 Some(RejectReason::Busy)
             }
             Some(_) => admission.refuse,

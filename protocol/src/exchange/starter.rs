@@ -138,9 +138,9 @@ impl Starter {
         self.tried = 0;
     }
 
-    /// Own rounds so far.
-    pub(crate) fn round(&self) -> u64 {
-        self.round
+    /// Own rounds so far, and whether somebody was asked in this one.
+    pub(crate) fn round(&self) -> (u64, bool) {
+        (self.round, self.tried > 0)
     }
 
     /// Of the last exchange, once.

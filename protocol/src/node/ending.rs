@@ -113,10 +113,24 @@ impl Node {
     /// from another part of the swarm, the final exchanges begin again, if the two share a fragment.
     pub(super) fn on_member_at_the_end(&mut self, now: Time, peer: PeerId, was_away: bool) {
         self.tell_finish(peer);
-        let is_left = self.final_exchanges_left > self.final_exchanges_alone();
-        let is_apart = self.synchronous.is_none() && (was_away || is_left);
         let shares = self.pairwise.shares(self.membership.holding(peer));
-        if self.phase == Phase::Completed && is_apart && shares {
+        if shares && was_away {
+            self.settle_anew(now);
+        } else if shares {
+            self.settle_if_left(now);
+        }
+    }
+
+    /// For a node of which the run is over: final exchanges that it could not have, because nobody was there or it was at rest, are
+    /// made up for.
+    pub(super) fn settle_if_left(&mut self, now: Time) {
+        if self.final_exchanges_left > self.final_exchanges_alone() {
+            self.settle_anew(now);
+        }
+    }
+
+    fn settle_anew(&mut self, now: Time) {
+        if self.phase == Phase::Completed && self.synchronous.is_none() {
             self.settlings = Settlings::default();
             self.begin_settling(now);
         }
@@ -224,12 +238,18 @@ impl Node {
         self.outbox.push(TrainerOrder::Complete);
     }
 
+    /// At once: nothing else may happen here for a minute.
+    fn settle_once_more(&mut self, now: Time) {
+        self.begin_settling(now);
+        self.settle(now);
+    }
+
     /// A member of a run that is over settles once more where an exchange with another one, for which it is over as well,
     /// has shown that their models are not one yet: at once, and where that does not bring them together, after pauses.
     pub(super) fn look_whether_settled(&mut self, now: Time) {
         if self.phase_deadline.is_some_and(|pause_ends| pause_ends <= now) {
             self.settlings.late += 1;
-            return self.begin_settling(now);
+            return self.settle_once_more(now);
         }
         let Some(last) = self.pairwise.take_last_merges() else { return };
         if self.is_before_the_end(last.partner_progress) {
@@ -250,7 +270,7 @@ impl Node {
             self.settlings.all += 1;
             self.settlings.untold += u32::from(is_untold);
             self.settling_from = (!is_untold).then_some(last.distance);
-            self.begin_settling(now);
+            self.settle_once_more(now);
         } else if is_apart && self.settlings.late < PAUSES_MAX && self.phase_deadline.is_none() {
             self.phase_deadline = Some(now + FIRST_PAUSE * (1 << self.settlings.late));
         }

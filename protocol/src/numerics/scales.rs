@@ -121,8 +121,9 @@ pub(super) fn scale_after_exchange(
     let scale = match (previous, seen) {
         (None, None) => used * GROWTH_AFTER_WRAP,
         (Some(BlockScale { scale, .. }), None) if wraps_before == 0 => scale,
+        // What wraps on a finer grid than this node's says nothing of its own.
         (Some(BlockScale { scale, .. }), None) => {
-            (used.max(scale) * GROWTH_AFTER_WRAP).min(scale * GROWTH_AFTER_WRAP_MAX)
+            (used * GROWTH_AFTER_WRAP).max(scale).min(scale * GROWTH_AFTER_WRAP_MAX)
         }
         (None, Some(difference)) => fraction * difference,
         (Some(BlockScale { scale, .. }), Some(difference)) => {
@@ -243,17 +244,31 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_wraps_again_grows_from_the_larger_scale_of_both_sides() {
+    fn a_block_that_wraps_again_grows_where_its_own_grid_was_too_fine() {
         let own = BlockScale { scale: to_wire_precision(0.01), wraps_in_row: 0 };
         let wrap = |previous: BlockScale, used: f32| scale_after_exchange(Some(previous), used, None, 0.2);
         let once = wrap(own, 1.0);
         assert_eq!(once, BlockScale { wraps_in_row: 1, ..own }, "one odd partner changes nothing");
         let grown = |used| wrap(once, to_wire_precision(used)).scale / own.scale;
-        assert!((3.9..4.1).contains(&grown(0.001)), "from its own");
+        assert_eq!(grown(0.001), 1.0, "only the partner's was");
+        assert!((3.9..4.1).contains(&grown(0.01)), "from its own");
         assert!((7.9..8.2).contains(&grown(0.02)), "from the partner's");
         assert!((15.9..16.2).contains(&grown(1e3)), "but never by more than 16 at once");
         let calm = scale_after_exchange(Some(wrap(once, 1.0)), 0.01, Some(0.05), 0.2);
         assert_eq!(calm.wraps_in_row, 0, "only wraps in a row count");
         assert!(wrap(calm, 1.0).scale == calm.scale);
+    }
+
+    /// A model that is a little off answers others, whose grids are finer, and sees no difference on its own.
+    #[test]
+    fn wraps_on_finer_grids_do_not_widen_a_grid_without_end() {
+        let mut block = BlockScale { scale: to_wire_precision(0.01), wraps_in_row: 0 };
+        for _ in 0..20 {
+            for seen in [None, None, Some(0.0)] {
+                let used = if seen.is_some() { block.scale } else { to_wire_precision(1e-5) };
+                block = scale_after_exchange(Some(block), used, seen, 0.2);
+            }
+        }
+        assert!(block.scale <= 0.01, "{block:?}");
     }
 }

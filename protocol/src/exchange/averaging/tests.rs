@@ -64,6 +64,20 @@ fn what_has_come_is_not_let_in_at_any_distance() {
     assert_eq!(averaging.width(part(1)), CodeWidth::Sixteen);
 }
 
+/// Who has copied a model was told of a distance that is large enough to train by.
+#[test]
+fn what_is_one_model_at_the_end_is_measured_and_never_told() {
+    let mut averaging = averaging();
+    averaging.parts.entry(part(0)).or_default();
+    averaging.parts.entry(part(1)).or_default();
+    averaging.begin_ramp(Some(100.0));
+    for (index, norm) in [(0, 1.0), (1, 1.1), (0, 0.9), (1, 1.0), (0, 1.0)] {
+        averaging.parts.entry(part(index)).or_default().clip.record(norm, 0.0);
+    }
+    averaging.on_training_over();
+    assert_eq!(averaging.settled_distance(), SETTLED_SHARE * 1.0, "of both together");
+}
+
 #[test]
 fn links_of_what_is_given_up_end() {
     let mut averaging = averaging();
