@@ -261,18 +261,17 @@ fn a_suspended_daemon_is_said_to_be_there_to_who_asks_and_to_who_stops_it() {
 /// Needs the right to mount a small file system.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_daemon_on_a_full_disk_is_found_once_there_is_room_and_who_stops_it_hears_of_a_lost_checkpoint() {
+fn a_daemon_is_found_by_a_file_that_is_written_again_and_who_stops_it_hears_of_a_lost_checkpoint() {
     let Some(disk) = SmallDisk::mount(4 << 20) else { return };
     let place = Place::new(TINY_RUN);
     let node = disk.path().join("node");
-    let start = || Daemon::spawn(MURMUR, &node, &["start", place.run_file()]);
-    let daemon = start();
-    daemon.wait_for("a step", |report| report.steps > 0);
-    daemon.stop().in_order();
-    disk.fill();
-    let daemon = start();
-    daemon.wait_for_warning("warning: cannot write daemon.json");
-    disk.empty();
+    let settings = place.at("node.toml");
+    std::fs::write(&settings, "[checkpoint]\nevery_seconds = 1\nkeep = 1\n").expect("written");
+    let arguments = ["start", place.run_file(), "--node", settings.to_str().expect("UTF-8")];
+    let daemon = Daemon::spawn(MURMUR, &node, &arguments);
+    let checkpoints = || std::fs::read_dir(node.join("checkpoints")).map_or(0, Iterator::count);
+    daemon.wait_for("a checkpoint", |_| checkpoints() > 0);
+    std::fs::remove_file(node.join("daemon.json")).expect("there");
     let is_found = || murmur_tests::run(MURMUR, &["status", node.to_str().expect("UTF-8")]).status.success();
     let begin = Instant::now();
     while !is_found() {
@@ -280,6 +279,7 @@ fn a_daemon_on_a_full_disk_is_found_once_there_is_room_and_who_stops_it_hears_of
         std::thread::sleep(Duration::from_millis(200));
     }
     disk.fill();
+    daemon.wait_for_warning("warning: cannot write a checkpoint");
     let stopped = murmur_tests::run(MURMUR, &["stop", node.to_str().expect("UTF-8")]);
     let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
     assert_eq!(stopped.status.code(), Some(5), "{said}");
