@@ -365,8 +365,8 @@ impl Averaging {
             is_behind: is_progress_odd && terms.progress_difference > 0.0,
             is_excused,
         };
-        let least = self.hardly_apart(about.norm);
-        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
+        let circumstances = (self.hardly_apart(about.norm), self.links.is_at_rest());
+        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, circumstances);
         if let Some(reference) = &merged.reference {
             let is_believed = reputation.influence(about.partner) >= LINK_INFLUENCE_MIN;
             let partner = (about.partner, about.partner_holding);

@@ -78,6 +78,10 @@ impl Links {
         self.is_at_rest = true;
     }
 
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.is_at_rest
+    }
+
     /// Own rounds go on, with a model that was copied from one that still trains.
     pub(crate) fn wake(&mut self) {
         self.is_at_rest = false;

@@ -27,7 +27,8 @@ pub(super) struct PartState {
     pub(super) travel_before: f64,
     /// A model may be beyond the others' grid in one fragment and among them in the rest.
     pub(super) outlier: OutlierDetection,
-    /// Whether the last exchange had blocks that wrap again and again, with whomever.
+    /// Whether the last exchange had blocks that wrap again and again, with whomever; once training is over, that wrap at all: half of
+    /// the partners may be near, so that a block never wraps twice in a row, and hides that the others are far.
     pub(super) is_stuck: bool,
     /// Whether the last exchange with 16-bit codes was with a model that was far away.
     pub(super) is_beyond_grid: bool,
@@ -38,12 +39,12 @@ pub(super) struct PartState {
 }
 
 impl PartState {
-    /// `least`: models that are not further apart are one.
-    pub(super) fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, least: f64) {
+    /// `least`: models that are not further apart are one. `is_over`: own training is.
+    pub(super) fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, (least, is_over): (f64, bool)) {
         let most_wrapped = masked_share(merged) > MOST;
         let is_wide = terms.width == CodeWidth::Sixteen;
         let is_telling = merged.norm > least;
-        self.is_stuck = merged.stuck_blocks > 0;
+        self.is_stuck = merged.stuck_blocks > 0 || (is_over && merged.masked_blocks > 0);
         // Blocks that wrap are further apart than the distance tells; a few that wrap once are not by much.
         if self.last_merges.len() == LAST_MERGES {
             self.last_merges.pop_front();
