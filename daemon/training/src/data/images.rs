@@ -264,7 +264,8 @@ mod tests {
         assert_eq!(images.held_out(), again.held_out());
         let mut other = manifest();
         other.run.seed = 2;
-        let marks: Vec<u64> = (0..200_u64).map(|image| mark_of(&[&image.to_le_bytes()])).collect();
+        let mark = |image: Image| mark_of(&[&image.pixels, &[image.label as u8]]);
+        let marks: Vec<u64> = (0..200).map(|number| mark(images.image(number))).collect();
         assert_eq!(split(&marks, &manifest()).expect("enough").1, images.held_out());
         assert_ne!(split(&marks, &other).expect("enough").1, images.held_out());
         assert_eq!(images.image(7), Image { pixels: vec![7; 6], label: 1 });

@@ -196,7 +196,12 @@ fn steps_that_took_no_record_or_met_a_broken_one_are_steps_like_others() -> std:
 fn a_record_is_one_text_cut_to_the_context() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("texts.jsonl");
-    let line = |number: usize| format!("{{\"text\": \"{}\"}}\n", "abcdefghij".repeat(number % 4));
+    // Texts that are alike are held out together: all of these are unlike, but for those without a letter.
+    let text = |number: usize| match number % 4 {
+        0 => String::new(),
+        times => format!("a{number:09}{}", "abcdefghij".repeat(times - 1)),
+    };
+    let line = |number: usize| format!("{{\"text\": \"{}\"}}\n", text(number));
     std::fs::write(&path, (0..400).map(line).collect::<String>()).expect("written");
     let mut manifest = text_manifest();
     (manifest.data.source, manifest.data.separator) = (DataSource::JsonLines, "|".to_owned());
