@@ -58,7 +58,7 @@ pub use executor::Collective;
 pub(crate) use executor::SLACK;
 pub use members::Members;
 pub use schedule::{Action, Move, Schedule, Shape, Slices};
-pub use timeouts::{Beginning, Split, Timeouts};
+pub use timeouts::{Beginning, LISTENING, Split, Timeouts};
 
 /// The most members of a group: as many as a node is connected to at most, and a set of them fits a control message.
 pub const MEMBERS_MAX: usize = 64;

@@ -23,8 +23,8 @@ use std::time::Duration;
 use crate::bounds::{bulk_time_max, replica_bytes_max};
 use crate::bulk::{Payload, Snapshot};
 use crate::collective::{
-    Beginning, Collective, Counts, EPOCH_NUMBER_MAX, Epoch, MEMBERS_MAX, Members, Order, SliceName, Split, Timeouts,
-    Version, Word,
+    Beginning, Collective, Counts, EPOCH_NUMBER_MAX, Epoch, LISTENING, MEMBERS_MAX, Members, Order, SliceName, Split,
+    Timeouts, Version, Word,
 };
 use crate::config::{Config, Start};
 use crate::effect::TransferId;
@@ -38,10 +38,6 @@ use crate::peer::PeerId;
 use crate::status::{Status, SynchronousStatus};
 use crate::time::Time;
 use sending::Sending;
-
-/// How long members listen to each other before they agree on who goes on: many round trips, and short beside a wait for
-/// somebody who is gone. A guess.
-pub(crate) const LISTENING: Duration = Duration::from_secs(1);
 
 /// How long a node that comes back with a model looks for its group before it goes on alone: a dial and a handshake take
 /// less. A guess.

@@ -16,7 +16,7 @@ pub use comparison::{Compared, comparison};
 pub use page::{About, page, series};
 pub use plots::{Plot, comparison_plots, plots};
 pub use row::COLUMNS;
-pub use sweep::{Swept, sweep_page, sweep_series, sweep_table};
+pub use sweep::{Swept, sweep_lines, sweep_page, sweep_series};
 pub use table::{Table, bytes, check_counts, count, counted, number, summary};
 pub use windows::{Window, windows};
 

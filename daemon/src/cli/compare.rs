@@ -57,7 +57,7 @@ pub struct CompareOptions {
     /// Runs at once [default: the cores].
     #[arg(long, value_name = "N", help_heading = OUTPUT, value_parser = whole::<u16>(1..=1024, ""))]
     pub jobs: Option<u16>,
-    /// Where report.html, curves.csv and summary.txt go.
+    /// Where report.html, table.csv, curves.csv and summary.txt go.
     #[arg(long, value_name = "FOLDER", default_value = "compare", help_heading = OUTPUT)]
     pub output: PathBuf,
 }

@@ -6,7 +6,7 @@ mod wanted;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use murmur_sim::compare::report::{Figures, Real, curves, list, page};
+use murmur_sim::compare::report::{Cost, Figures, Real, Words, conditions, curves, list, page, table_file, when};
 use murmur_sim::compare::{Job, Plan, Results};
 
 use super::sim::{Output, Progress, interrupted, on_interruption};
@@ -18,8 +18,9 @@ use crate::failure::{ExitCode, Failure};
 /// What makes a comparison end sooner.
 const SHORTER: &str = "fewer --methods, --steps, --seeds or --faults take less time";
 
-/// What else stands in a cell of what a fault cost.
-const OF_BRACKETS: &str = "in brackets: how much higher the loss ended";
+/// What stands in the cells of what a fault cost.
+const UNTIL_THE_END: &str = "more time until the end because of a fault (in brackets: how much higher the loss ended)";
+const BEFORE: &str = "\"before it\" where it was reached before the fault came";
 
 /// Columns of a terminal that all tables fit.
 const COLUMNS: usize = 80;
@@ -51,12 +52,7 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     let figures = Figures::new(&results, options.target);
     let mut lines = vec![figures.verdict(&results), String::new()];
     lines.extend(figures.table().lines_within(COLUMNS, 1));
-    let faults = &results.plan.faults;
-    if !faults.is_empty() {
-        lines.push(String::new());
-        lines.push(format!("more time to a loss of {:.3} because of a fault ({OF_BRACKETS})", figures.target));
-        lines.extend(figures.fault_table(faults).lines_within(COLUMNS, 1));
-    }
+    lines.extend(of_faults(&figures, &results));
     let goes_on = options.real && !interruption.load(Ordering::Relaxed);
     let real = goes_on.then(|| real::run(&results, &figures, options, &interruption)).transpose()?;
     let is_partial = results.left_out > 0 || (options.real && real.as_ref().is_none_or(|real| real.left_out > 0));
@@ -68,8 +64,9 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     // The files first: where nobody reads on, printing ends the process.
     if let Some(output) = output {
         output.write("report.html", &page(&results, &figures, real.as_ref(), &wanted::command(options)))?;
+        output.write("table.csv", &table_file(&results, &figures))?;
         output.write("curves.csv", &curves(&results))?;
-        output.write("summary.txt", &(lines.join("\n") + "\n"))?;
+        output.write("summary.txt", &(summary(&lines, &results).join("\n") + "\n"))?;
     }
     lines.iter().for_each(|line| print_fitted(line, 0));
     print_line("");
@@ -88,17 +85,40 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     }
 }
 
+/// What was told, and under which conditions.
+fn summary(lines: &[String], results: &Results) -> Vec<String> {
+    let conditions = conditions(results).into_iter().map(|(name, value)| format!("{name}: {value}"));
+    lines.iter().cloned().chain([String::new()]).chain(conditions).collect()
+}
+
+/// When faults came and what they cost, until the end and to the target.
+fn of_faults(figures: &Figures, results: &Results) -> Vec<String> {
+    let faults = &results.plan.faults;
+    if faults.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![String::new(), when(&results.plan), UNTIL_THE_END.to_owned()];
+    lines.extend(figures.fault_table(faults, Cost::until_the_end).lines_within(COLUMNS, 1));
+    lines
+        .extend([String::new(), format!("more time to a loss of {:.3} because of a fault ({BEFORE})", figures.target)]);
+    lines.extend(figures.fault_table(faults, Cost::to_target).lines_within(COLUMNS, 1));
+    lines
+}
+
 /// What real daemons came to, beside the simulated nodes.
 fn beside(real: &Real, results: &Results) -> Vec<String> {
     let mut lines =
         vec![String::new(), format!("the same by {} real daemons on this machine", results.plan.base.nodes)];
     lines.extend(real.table(results).lines_within(COLUMNS, BESIDE));
-    if let Some(table) = real.fault_table(results) {
-        lines.push(String::new());
-        let target = real.target;
-        lines
-            .push(format!("more time to a loss of {target:.3} because of a fault, real and simulated ({OF_BRACKETS})"));
-        lines.extend(table.lines_within(COLUMNS, BESIDE));
+    let to_target =
+        format!("more time to a loss of {:.3} because of a fault, real and simulated ({BEFORE})", real.target);
+    let words: [(String, Words); 2] =
+        [(format!("real and simulated: {UNTIL_THE_END}"), Cost::until_the_end), (to_target, Cost::to_target)];
+    for (title, words) in words {
+        if let Some(table) = real.fault_table(results, words) {
+            lines.extend([String::new(), title]);
+            lines.extend(table.lines_within(COLUMNS, BESIDE));
+        }
     }
     lines.push(real.conditions(results));
     lines

@@ -17,7 +17,7 @@ pub(crate) struct Trial<'hosts> {
     pub(crate) paces: Vec<Pace>,
     /// Steps between two evaluations.
     pub(crate) evaluate_every: u64,
-    /// What happens so long after all have begun to train, in order.
+    /// What happens so long after the first of them has begun to train, in order.
     pub(crate) blows: Vec<(Duration, Blow)>,
     /// After this the daemons are stopped, wherever they are.
     pub(crate) limit: Duration,
@@ -44,7 +44,7 @@ pub(crate) enum Blow {
 pub(super) struct Course<'trial> {
     trial: Option<&'trial Trial<'trial>>,
     started: Instant,
-    /// When all had begun to train.
+    /// When the first of them had done a step.
     began: Option<Instant>,
     /// Blows that were dealt.
     dealt: usize,
@@ -54,7 +54,7 @@ pub(super) struct Course<'trial> {
 /// What came of a trial.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tried {
-    /// Seconds since all had begun to train, and the mean loss on held-out text then, of those that live; where it has changed.
+    /// Seconds since the first of them had done a step, and the mean loss on held-out text then, of those that live; where it has changed.
     pub(crate) curve: Vec<(f64, f64)>,
     /// Whether everything has happened that was to happen.
     pub(crate) is_whole: bool,
@@ -71,8 +71,9 @@ impl<'trial> Course<'trial> {
     /// When a blow cannot be dealt.
     pub(super) fn advance(&mut self, children: &mut [Child], view: &View) -> Result<bool, NoHosts> {
         let Some(trial) = self.trial else { return Ok(true) };
-        let has_begun = |child: &Child| child.report.as_ref().is_some_and(|report| report.steps > 0);
-        if self.began.is_none() && children.iter().all(has_begun) {
+        if self.began.is_none()
+            && has_begun(children.iter().map(|child| child.report.as_ref().map(|report| report.steps)))
+        {
             self.began = Some(Instant::now());
         }
         while let Some(began) = self.began
@@ -122,6 +123,25 @@ impl Blow {
                 let far: Vec<String> = far.iter().map(usize::to_string).collect();
                 format!("cut off from the others: node {}", far.join(", "))
             }
+        }
+    }
+}
+
+/// Whether the time of a trial runs, from the steps of each daemon, of which some may have said nothing: those that wait for another
+/// one spend it.
+fn has_begun(mut steps: impl Iterator<Item = Option<u64>>) -> bool {
+    steps.any(|steps| steps.is_some_and(|steps| steps > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_trial_begins_with_the_first_step_of_any_daemon() {
+        let cases = [(&[Some(0), None][..], false), (&[None, Some(1), Some(0)], true), (&[Some(3), Some(2)], true)];
+        for (steps, expected) in cases {
+            assert_eq!(has_begun(steps.iter().copied()), expected, "{steps:?}");
         }
     }
 }

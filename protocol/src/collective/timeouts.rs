@@ -8,6 +8,10 @@ use crate::Time;
 /// How many of its own waits a member believes what another one has said.
 pub(super) const WAITS_BELIEVED: u32 = 2;
 
+/// How long daemons listen to each other before they agree on who goes on: many round trips, and short beside a wait for
+/// somebody who is gone. A guess.
+pub const LISTENING: Duration = Duration::from_secs(1);
+
 /// How long a member waits for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {

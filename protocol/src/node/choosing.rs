@@ -6,7 +6,7 @@
 
 use super::Node;
 use crate::choice::{Own, SchemeChoice};
-use crate::collective::{Counts, EPOCH_NUMBER_MAX};
+use crate::collective::{Counts, EPOCH_NUMBER_MAX, LISTENING};
 use crate::config::Config;
 use crate::effect::TrainerOrder;
 use crate::layout::ModelLayout;
@@ -18,7 +18,7 @@ use crate::numerics::contribution_values;
 use crate::peer::PeerId;
 use crate::scheme::{Scheme, SchemeOrder};
 use crate::status::Phase;
-use crate::synchronous::{LISTENING, Synchronous};
+use crate::synchronous::Synchronous;
 use crate::time::Time;
 
 /// The choice, and what it takes to carry it out.

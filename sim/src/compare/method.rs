@@ -112,7 +112,8 @@ pub const ALL: [Method; 16] = [
         kind: Kind::Gossip,
         sentences: [
             "Each node trains by itself and keeps a few partners; every few steps it exchanges with one, and both move closer.",
-            "An exchange sends one bit for each parameter each way: the sign of what differs from a reference that both keep.",
+            "An exchange sends one bit a parameter each way, the sign of what differs from a reference that both keep; \
+             the first one of two partners takes a byte, and so does each of the four after the last step.",
             "Nobody waits: training goes on while an exchange is under way, and its result is added between two steps.",
             "Use it on slow, unlike or failing machines; each step learns a little less than one of all nodes together.",
         ],

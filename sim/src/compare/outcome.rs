@@ -42,6 +42,8 @@ pub struct Span {
 pub struct NodeAccount {
     /// Seconds until the end of the run or its death.
     pub lived: f64,
+    /// Those of them from its first step to the end of its training: in these it computes or waits.
+    pub training: f64,
     /// Seconds of computing.
     pub computing: f64,
     /// Seconds in which its uplink carried something.
@@ -57,7 +59,7 @@ pub struct NodeAccount {
 impl NodeAccount {
     /// It dies at so many seconds: what it would have done later is not drawn.
     pub(super) fn end(&mut self, at: f64) {
-        self.lived = at;
+        (self.lived, self.training) = (at, at);
         self.spans.retain(|span| span.from < at);
         self.spans.iter_mut().for_each(|span| span.to = span.to.min(at));
     }
@@ -141,11 +143,20 @@ impl Outcome {
         })
     }
 
-    /// Shares of all nodes' lives: computing, waiting, and their uplinks sending.
+    /// The loss after so many tokens, between two points on a straight line; where it took no more, that at the end.
+    pub fn loss_after(&self, tokens: u64) -> f64 {
+        let Some(after) = self.points.iter().position(|point| point.tokens > tokens) else { return self.end().loss };
+        let Some(before) = after.checked_sub(1) else { return self.points[0].loss };
+        let (one, other) = (&self.points[before], &self.points[after]);
+        let share = (tokens - one.tokens) as f64 / (other.tokens - one.tokens) as f64;
+        one.loss + share * (other.loss - one.loss)
+    }
+
+    /// Shares of the time in which the nodes trained, computing and waiting, and of their lives with their uplinks sending.
     pub fn shares(&self) -> (f64, f64, f64) {
         let sum = |of: fn(&NodeAccount) -> f64| self.nodes.iter().map(of).sum::<f64>();
-        let lived = sum(|node| node.lived).max(f64::MIN_POSITIVE);
-        let (computing, sending) = (sum(|node| node.computing) / lived, sum(|node| node.sending) / lived);
+        let computing = sum(|node| node.computing) / sum(|node| node.training).max(f64::MIN_POSITIVE);
+        let sending = sum(|node| node.sending) / sum(|node| node.lived).max(f64::MIN_POSITIVE);
         (computing, (1.0 - computing).max(0.0), sending)
     }
 }

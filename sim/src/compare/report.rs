@@ -2,7 +2,10 @@
 //!
 //! Everything here is computed from [`Results`]; nothing is known of a method beforehand.
 
+mod conditions;
+mod cost;
 mod explained;
+mod files;
 mod measured;
 mod page;
 #[cfg(test)]
@@ -11,7 +14,11 @@ mod timeline;
 
 use std::fmt::Write;
 
+pub use conditions::conditions;
+use cost::cost;
+pub use cost::{Cost, End, Words, when};
 pub use explained::{explanation, list};
+pub use files::{curves, table_file};
 pub use measured::{Lines, Measured, Real};
 pub use page::page;
 
@@ -39,36 +46,12 @@ pub struct Row {
     pub busiest_bytes: f64,
     /// Bytes that all nodes sent.
     pub all_bytes: f64,
+    /// Bytes of text that all nodes together had trained on at the end.
+    pub tokens: f64,
+    /// Loss after the fewest tokens that any method took which did all its steps, see [`Figures::fewest_tokens`].
+    pub loss_at_fewest_tokens: Option<f64>,
     /// Whether every run did all its steps.
     pub is_complete: bool,
-}
-
-/// What a fault cost one method.
-#[derive(Clone, Debug)]
-pub struct Cost {
-    /// Which method.
-    pub method: Method,
-    /// Which fault.
-    pub fault: Fault,
-    /// How it ended without the fault, from the same seed.
-    pub calm: End,
-    /// How it ended with the fault.
-    pub hurt: End,
-    /// Seconds that operations which were dropped had taken.
-    pub stood_still: f64,
-}
-
-/// How one run ended.
-#[derive(Clone, Copy, Debug)]
-pub struct End {
-    /// Seconds until the target was reached; `None` where it never was.
-    pub reached: Option<f64>,
-    /// Loss at the end.
-    pub loss: f64,
-    /// Whether the nodes left did all their steps.
-    pub is_complete: bool,
-    /// Where they did not: nobody went on. Else time was over.
-    pub stands_still: bool,
 }
 
 /// All figures.
@@ -80,7 +63,14 @@ pub struct Figures {
     pub rows: Vec<Row>,
     /// By method, then by fault.
     pub costs: Vec<Cost>,
+    /// The fewest tokens that a run without a fault took which did all its steps and did not diverge: what methods learn is
+    /// compared there. `None` where there is no such run.
+    pub fewest_tokens: Option<u64>,
 }
+
+/// Methods whose tokens differ by less than this factor took the same: nodes that wait for nobody are not at the same step at the
+/// end.
+const SAME_TOKENS: f64 = 1.01;
 
 impl Figures {
     /// The figures of `results`. Without a target it is the least loss that every seed of every method but training
@@ -103,12 +93,21 @@ impl Figures {
             .or_else(|| reached_by_all(true))
             .or_else(|| points().filter(|loss| loss.is_finite()).reduce(f64::min));
         let target = target.unwrap_or((own.unwrap_or(0.0) * 1000.0).ceil() / 1000.0);
-        let mut rows: Vec<Row> = methods().map(|method| row(results, method, target)).collect();
+        let calm = methods().flat_map(|method| results.of(method));
+        let has_learned = calm.filter(|run| run.is_complete && run.end().loss.is_finite());
+        let fewest_tokens = has_learned.map(|run| run.end().tokens).min();
+        let mut rows: Vec<Row> = methods().map(|method| row(results, method, (target, fewest_tokens))).collect();
         let time = |row: &Row| row.target.map_or(f64::INFINITY, |point| point.seconds);
         rows.sort_by(|one, other| time(one).total_cmp(&time(other)));
         let costs =
             methods().flat_map(|method| results.plan.faults.iter().map(|fault| cost(results, method, *fault, target)));
-        Figures { target, costs: costs.collect(), rows }
+        Figures { target, costs: costs.collect(), rows, fewest_tokens }
+    }
+
+    /// Whether methods that did all their steps took other tokens than others.
+    pub fn do_tokens_differ(&self) -> bool {
+        let tokens = || self.rows.iter().filter(|row| row.is_complete).map(|row| row.tokens);
+        tokens().fold(0.0, f64::max) > SAME_TOKENS * tokens().fold(f64::INFINITY, f64::min)
     }
 
     /// A sentence or two on who won, from the figures alone; of an interrupted comparison, that it is one. A single method has
@@ -171,12 +170,18 @@ impl Figures {
         }
         text.push('.');
         // A method that diverged has learned nothing, and one that did not finish took other tokens.
-        let learned = self.rows.iter().filter(|row| row.is_complete && row.loss.0.is_finite());
+        let at_fewest = |row: &Row| row.loss_at_fewest_tokens.filter(|loss| row.is_complete && loss.is_finite());
+        let learned = self.rows.iter().filter_map(|row| Some((row, at_fewest(row)?)));
         if learned.clone().count() > 1
-            && let Some(best) = learned.min_by(|one, other| one.loss.0.total_cmp(&other.loss.0))
+            && let Some((best, loss)) = learned.min_by(|one, other| one.1.total_cmp(&other.1))
+            && let Some(tokens) = self.fewest_tokens
         {
-            let _ =
-                write!(text, " For the same number of tokens {} learned best ({:.3}).", best.method.name, best.loss.0);
+            let tokens = bytes(tokens as f64);
+            let _ = write!(
+                text,
+                " For the same number of tokens ({tokens}) {} learned best ({loss:.3}).",
+                best.method.name
+            );
         }
         let talking = reached.iter().filter(|row| is_timed && row.busiest_bytes > 0.0);
         if let Some(least) = talking.min_by(|one, other| sent(one).total_cmp(&sent(other))) {
@@ -186,15 +191,17 @@ impl Figures {
         text
     }
 
-    /// The methods side by side.
+    /// The methods side by side; with their tokens, where these differ.
     pub fn table(&self) -> Table {
         let target = format!("to {:.3}", self.target);
-        let mut table = Table::new(&["method", "loss", &target, "times", "waiting", "busiest node", "rate"]);
+        let head = ["method", "loss", &target, "times", "waiting", "busiest node", "rate", "tokens"];
+        let columns = if self.do_tokens_differ() { head.len() } else { head.len() - 1 };
+        let mut table = Table::new(&head[..columns]);
         let first = self.rows.first().and_then(|row| row.target);
         for row in &self.rows {
             let ratio = row.target.zip(first).map(|(own, first)| own.seconds / first.seconds);
             let ratio = ratio.filter(|ratio| ratio.is_finite());
-            table.row(vec![
+            let cells = [
                 row.method.name.to_owned(),
                 format!("{:.3}{}", row.loss.0, if row.is_complete { "" } else { " (unfinished)" }),
                 row.target.map_or("never".to_owned(), |point| seconds(point.seconds)),
@@ -202,19 +209,21 @@ impl Figures {
                 format!("{:.0} %", 100.0 * row.shares.1),
                 bytes(row.busiest_bytes),
                 format!("{}{}", row.learning_rate, if row.is_at_edge { " (edge)" } else { "" }),
-            ]);
+                bytes(row.tokens),
+            ];
+            table.row(cells.into_iter().take(columns).collect());
         }
         table
     }
 
-    /// What faults cost, a row a method.
-    pub fn fault_table(&self, faults: &[Fault]) -> Table {
+    /// What faults cost, a row a method, in these words.
+    pub fn fault_table(&self, faults: &[Fault], words: impl Fn(&Cost) -> String) -> Table {
         let head: Vec<&str> = std::iter::once("method").chain(faults.iter().map(|fault| fault.name())).collect();
         let mut table = Table::new(&head);
         for row in &self.rows {
             let cells = faults.iter().map(|fault| {
                 let of = |cost: &&Cost| cost.method == row.method && cost.fault == *fault;
-                self.costs.iter().find(of).map_or("-".to_owned(), Cost::words)
+                self.costs.iter().find(of).map_or("-".to_owned(), &words)
             });
             table.row(std::iter::once(row.method.name.to_owned()).chain(cells).collect());
         }
@@ -222,28 +231,7 @@ impl Figures {
     }
 }
 
-impl Cost {
-    /// In a cell of a table.
-    pub fn words(&self) -> String {
-        let Cost { calm, hurt, .. } = self;
-        match (calm.reached, hurt.reached) {
-            _ if !hurt.is_complete && !calm.is_complete => "unfinished, without it too".to_owned(),
-            _ if hurt.stands_still => "stands still".to_owned(),
-            _ if !hurt.is_complete => "unfinished".to_owned(),
-            (Some(calm), Some(hurt)) => match hurt - calm {
-                // Less than a tenth of a second is none.
-                cost if cost.abs() < 0.05 => "none".to_owned(),
-                cost if cost < 0.0 => format!("-{}", seconds(-cost)),
-                cost => format!("+{}", seconds(cost)),
-            },
-            (Some(_), None) => format!("never ({:+.3})", hurt.loss - calm.loss),
-            (None, None) => format!("never, without it too ({:+.3})", hurt.loss - calm.loss),
-            (None, Some(_)) => format!("only with it ({:+.3})", hurt.loss - calm.loss),
-        }
-    }
-}
-
-fn row(results: &Results, method: &Method, target: f64) -> Row {
+fn row(results: &Results, method: &Method, (target, fewest_tokens): (f64, Option<u64>)) -> Row {
     let runs = results.of(method);
     let losses = || runs.iter().map(|run| run.end().loss);
     let reached: Option<Vec<Point>> = runs.iter().map(|run| run.reaches(target)).collect();
@@ -267,42 +255,10 @@ fn row(results: &Results, method: &Method, target: f64) -> Row {
         shares: (share(|shares| shares.0), share(|shares| shares.1), share(|shares| shares.2)),
         busiest_bytes: mean(runs.iter().map(|run| run.end().busiest_bytes as f64)),
         all_bytes: mean(runs.iter().map(|run| run.end().all_bytes as f64)),
+        tokens: mean(runs.iter().map(|run| run.end().tokens as f64)),
+        loss_at_fewest_tokens: fewest_tokens.map(|tokens| mean(runs.iter().map(|run| run.loss_after(tokens)))),
         is_complete: runs.iter().all(|run| run.is_complete),
     }
-}
-
-fn cost(results: &Results, method: &Method, fault: Fault, target: f64) -> Cost {
-    let (calm, hurt) = (results.of(method), results.with(method, fault));
-    let end = |runs: &[&Outcome]| {
-        let run = runs.first();
-        End {
-            reached: run.and_then(|run| run.reaches(target)).map(|point| point.seconds),
-            loss: run.map_or(f64::NAN, |run| run.end().loss),
-            is_complete: run.is_none_or(|run| run.is_complete),
-            stands_still: run.is_some_and(|run| run.stands_still),
-        }
-    };
-    let stood_still = |runs: &[&Outcome]| runs.first().map_or(0.0, |run| run.counted.stood_still);
-    let stood_still = (stood_still(&hurt) - stood_still(&calm)).max(0.0);
-    Cost { method: *method, fault, calm: end(&calm), hurt: end(&hurt), stood_still }
-}
-
-/// All points of all runs as comma-separated values.
-pub fn curves(results: &Results) -> String {
-    let mut text = "method,learning_rate,seed,fault,seconds,tokens,busiest_node_bytes,all_bytes,loss\n".to_owned();
-    let calm = |run: &&Outcome| run.fault == Fault::None && run.seed == results.plan.base.seed;
-    let runs = results.tuning.iter().chain(results.runs.iter().filter(|run| !calm(run)));
-    for run in runs {
-        let (method, rate, seed, fault) = (run.method.name, run.learning_rate, run.seed, run.fault.name());
-        for point in &run.points {
-            let Point { seconds, tokens, busiest_bytes, all_bytes, loss } = point;
-            let _ = writeln!(
-                text,
-                "{method},{rate},{seed},{fault},{seconds:.3},{tokens},{busiest_bytes},{all_bytes},{loss:.5}"
-            );
-        }
-    }
-    text
 }
 
 /// Seconds in few words: 95 s, 12 min 3 s.
@@ -310,8 +266,8 @@ pub(super) fn seconds(value: f64) -> String {
     match value {
         value if value < 1.0 => format!("{} s", (1000.0 * value).round() / 1000.0),
         value if value < 10.0 => format!("{value:.1} s"),
-        value if value < 600.0 => format!("{value:.0} s"),
-        value => format!("{:.0} min", value / 60.0),
+        value if value.round() < 600.0 => format!("{value:.0} s"),
+        value => format!("{:.0} min {:.0} s", (value.round() / 60.0).floor(), value.round() % 60.0),
     }
 }
 

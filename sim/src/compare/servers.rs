@@ -229,7 +229,7 @@ impl Machine for Servers {
         let counts = || self.shards.iter().map(|shard| shard.server.counts());
         let steps: u64 = counts().map(|one| one.steps).sum();
         Counted {
-            rounds: steps as f64 / self.shards.len() as f64,
+            rounds: self.workers.iter().map(|worker| worker.steps).sum::<u64>() as f64 / self.workers.len() as f64,
             staleness_mean: counts().map(|one| one.staleness_sum).sum::<u64>() as f64 / steps.max(1) as f64,
             staleness_max: counts().map(|one| one.staleness_max).max().unwrap_or(0),
             missed: counts().map(|one| one.given_up).sum(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::collective::Timeouts;
+use murmur_protocol::collective::{LISTENING, Timeouts};
 
 use super::Method;
 use crate::{LatencySpec, NetworkSpec, NodePlan, TransformerSpec};
@@ -54,7 +54,7 @@ impl Links {
     }
 }
 
-/// What goes wrong, once, when the fastest nodes have done about a third of their steps.
+/// What goes wrong, once, after the seconds in which a node of speed 1 that never waits takes a third of the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// Nothing goes wrong.
@@ -65,7 +65,7 @@ pub enum Fault {
     KillFirst,
     /// The last node's steps take four times as long from then on.
     Straggler,
-    /// The last third of the nodes is cut off for the time of a quarter of all steps.
+    /// The last third of the nodes is cut off for the seconds in which such a node takes a quarter of the steps.
     Partition,
 }
 
@@ -182,9 +182,11 @@ impl Setting {
         (0..self.nodes).map(plan).collect()
     }
 
-    /// Before anything is learned a member waits as long as 30 steps take; never less than two steps.
+    /// Before anything is learned a member waits as long as 30 steps take; never less than two steps. Members listen to each
+    /// other as daemons do.
     pub(crate) fn timeouts(&self) -> Timeouts {
-        Timeouts { initial: self.step_time * 30, floor: self.step_time * 2, ..Timeouts::default() }
+        let (initial, floor) = (self.step_time * 30, self.step_time * 2);
+        Timeouts { initial, floor, listening: Some(LISTENING), ..Timeouts::default() }
     }
 
     /// Bytes, tokens or images of one step.

@@ -28,23 +28,27 @@ pub(super) fn run(setting: &Setting, is_interrupted: &dyn Fn() -> bool) -> Optio
     // Where nodes are slow a point comes after the same steps, not after the same time.
     let period = setting.mean_step_time().mul_f64(setting.steps as f64 / POINTS as f64);
     let limit = setting.slowest_step_time().mul_f64(setting.steps as f64 * TIME_FACTOR_MAX);
-    let mut at = Duration::ZERO;
-    let (mut is_complete, mut last) = (false, first);
-    while at < limit && !is_complete {
-        at += period;
-        while watch.reached < at {
-            if is_interrupted() {
-                return None;
-            }
-            let next = (watch.reached + setting.step_time / 4).min(at);
-            swarm.run_until(next);
-            watch.look(setting, &swarm, next);
+    let (mut is_complete, mut trained_at, mut next_point, mut last) = (false, None, period, first);
+    while watch.reached < limit && !is_complete {
+        if is_interrupted() {
+            return None;
         }
-        last = swarm.record();
+        let now = (watch.reached + setting.step_time / 4).min(next_point);
+        swarm.run_until(now);
+        watch.look(setting, &swarm, now);
+        let running = (0..setting.nodes).filter(|node| swarm.is_running(*node));
+        let phases: Vec<Phase> = running.filter_map(|node| swarm.status(node)).map(|status| status.phase).collect();
         // Their progress alone does not say it: who is done averages with others that are not, and goes no further.
-        let phases = (0..setting.nodes).filter(|node| swarm.is_running(*node)).filter_map(|node| swarm.status(node));
-        is_complete = phases.into_iter().all(|status| matches!(status.phase, Phase::Settling | Phase::Completed));
-        points.push(point(setting, &last, at));
+        if phases.iter().all(|phase| matches!(phase, Phase::Settling | Phase::Completed)) {
+            // The last exchanges belong to the run; the time for them has a bound.
+            let trained_at = *trained_at.get_or_insert(now);
+            is_complete = now - trained_at >= period || phases.iter().all(|phase| *phase == Phase::Completed);
+        }
+        if now == next_point || is_complete || now >= limit {
+            last = swarm.record();
+            points.push(point(setting, &last, now));
+            next_point += if now == next_point { period } else { Duration::ZERO };
+        }
     }
     Some(outcome(setting, last, points, watch, is_complete))
 }
@@ -125,6 +129,7 @@ impl Watch {
                 account.lived = now;
                 let status = swarm.status(node);
                 let is_training = status.as_ref().is_some_and(|status| status.phase == Phase::Training);
+                account.training += if is_training { now - from } else { 0.0 };
                 let is_together = status.is_some_and(|status| status.synchronous.is_some());
                 self.changes += u64::from(std::mem::replace(&mut self.together[node], is_together) != is_together);
                 self.together_seconds += if is_together { now - from } else { 0.0 };

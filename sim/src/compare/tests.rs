@@ -273,6 +273,45 @@ fn a_death_costs_methods_that_wait_and_is_counted() {
     }
 }
 
+/// Daemons listen for a second; as long as an operation may take would be half a minute here.
+#[test]
+fn who_is_left_after_a_death_agrees_as_soon_as_daemons_do() {
+    let seconds = |fault| {
+        let mut setting = Setting { step_time: Duration::from_secs(10), speeds: vec![1.0], ..setting("ring", fault) };
+        set_steps(&mut setting, 12);
+        run(&setting).end().seconds
+    };
+    let cost = seconds(Fault::Kill) - seconds(Fault::None);
+    // Two steps, and the second of listening; else two steps more.
+    assert!(cost < 30.0, "{cost} s");
+}
+
+#[test]
+fn rounds_with_a_server_are_those_of_one_node() {
+    for name in ["ps-async", "ps-sharded"] {
+        let setting = setting(name, Fault::None);
+        let rounds = run(&setting).counted.rounds;
+        assert!((rounds - setting.steps as f64).abs() <= 1.0, "{name}: {rounds} rounds of {} steps", setting.steps);
+    }
+}
+
+/// Joining, beginning one after the other and the last exchanges are no waiting.
+#[test]
+fn gossip_waits_for_nobody_and_its_end_is_told_to_a_fraction_of_a_step() {
+    let mut setting = Setting { nodes: 8, step_time: Duration::from_secs(1), ..setting("gossip", Fault::None) };
+    setting.speeds = vec![1.0];
+    set_steps(&mut setting, 40);
+    let (period, mut ends) = (40.0 / 16.0, Vec::new());
+    for seed in 0..3 {
+        setting.seed = seed;
+        let outcome = run(&setting);
+        let (_, waiting, _) = outcome.shares();
+        assert!(outcome.is_complete && waiting < 0.03, "{waiting}, seed {seed}");
+        ends.push(outcome.end().seconds / period);
+    }
+    assert!(ends.iter().any(|end| end.fract() > 0.0), "only at points of the curve: {ends:?}");
+}
+
 #[test]
 fn sabotage_is_found_by_the_law_that_it_breaks() {
     let cases = [

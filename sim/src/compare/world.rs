@@ -403,7 +403,7 @@ pub(super) fn run(setting: &Setting, machine: &mut dyn Machine, is_interrupted: 
     let end = if is_complete { world.now() } else { stuck_at }.since_start().as_secs_f64();
     for node in 0..setting.nodes {
         if world.is_alive(node) {
-            world.nodes[node].account.lived = end;
+            (world.nodes[node].account.lived, world.nodes[node].account.training) = (end, end);
             if is_complete {
                 world.stop_computing(node);
             }

@@ -69,8 +69,16 @@ fn head<'a>(swept: &'a [Swept], varied: &[usize]) -> Vec<&'a str> {
     keys.chain(["seeds", "fail", "loss", "of the seeds", "disagreement", "exchanges", "payload/round"]).collect()
 }
 
+/// What stands in the cells of a table of combinations; a single scenario's summary has medians.
+const CAPTION: &str = "means over the seeds, not medians; of the seeds: the smallest and largest loss";
+
+/// The table of all combinations, with what stands in it above.
+pub fn sweep_lines(swept: &[Swept]) -> Vec<String> {
+    std::iter::once(CAPTION.to_owned()).chain(sweep_table(swept).lines()).collect()
+}
+
 /// A line for each combination.
-pub fn sweep_table(swept: &[Swept]) -> Table {
+fn sweep_table(swept: &[Swept]) -> Table {
     let varied = varied(swept);
     let mut table = Table::new(&head(swept, &varied));
     swept.iter().for_each(|one| table.row(one.cells(&varied)));
@@ -195,7 +203,9 @@ mod tests {
     #[test]
     fn every_combination_has_a_row_with_its_values_means_and_ranges() {
         let runs = [swept("0.3", &[1.0, 2.0], None), swept("0.5", &[4.0, 4.0], Some("apart"))];
-        let lines = sweep_table(&runs).lines();
+        let lines = sweep_lines(&runs);
+        assert!(lines[0].starts_with("means over the seeds"), "{lines:?}");
+        let lines = &lines[1..];
         assert!(lines[0].starts_with("gossip.gamma  seeds  fail"), "{lines:?}");
         let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(cells(&lines[1])[..5], ["0.3", "2", "0", "1.500", "1.000–2.000"]);

@@ -36,12 +36,16 @@ struct Job {
 }
 
 impl Job {
-    /// Of its folder.
     fn name(&self) -> String {
-        match self.fault {
-            Fault::None => self.method.name.to_owned(),
-            fault => format!("{}-{}", self.method.name, fault.name()),
-        }
+        swarm_name(self.method, self.fault)
+    }
+}
+
+/// Of a swarm's folder and its run.
+fn swarm_name(method: Method, fault: Fault) -> String {
+    match fault {
+        Fault::None => method.name.to_owned(),
+        fault => format!("{}-{}", method.name, fault.name()),
     }
 }
 
@@ -141,7 +145,7 @@ fn name_in_order(folder: &Path, nodes: usize) -> anyhow::Result<()> {
 fn jobs(results: &Results, figures: &Figures, has_hosts: bool) -> Vec<Job> {
     let (base, faults) = (&results.plan.base, &results.plan.faults);
     let job = |method: Method, rate: f64, fault| {
-        Some(Job { method, fault, manifest: manifest(base, faults, (method.kind, rate))? })
+        Some(Job { method, fault, manifest: manifest(base, fault, (method, rate))? })
     };
     let rows = || figures.rows.iter();
     let mut jobs: Vec<Job> = rows().filter_map(|row| job(row.method, row.learning_rate, Fault::None)).collect();
@@ -189,8 +193,8 @@ fn trial(base: &Setting, fault: Fault) -> Trial<'static> {
 }
 
 /// The run of daemons that train as the simulated nodes do; `None` for a method that they do not have.
-fn manifest(base: &Setting, faults: &[Fault], (kind, learning_rate): (Kind, f64)) -> Option<RunManifest> {
-    let (gossip, synchronous) = kind.of_daemons()?;
+fn manifest(base: &Setting, fault: Fault, (method, learning_rate): (Method, f64)) -> Option<RunManifest> {
+    let (gossip, synchronous) = method.kind.of_daemons()?;
     let trainer = &base.trainer;
     let mut manifest = RunManifest {
         model: trainer.model.clone().into(),
@@ -200,17 +204,17 @@ fn manifest(base: &Setting, faults: &[Fault], (kind, learning_rate): (Kind, f64)
         synchronous,
         ..RunManifest::default()
     };
+    manifest.run.name = swarm_name(method, fault);
     manifest.run.seed = base.seed;
     manifest.data.validation_sequences = trainer.validation_sequences;
     manifest.drop_needless_matching();
     if manifest.synchronous.is_fixed() {
         // As the simulated ones they all begin at the first step, but for those without whom the others are to go on.
-        let left_out = |fault: &Fault| match fault {
+        let left_out = match fault {
             Fault::Kill | Fault::KillFirst => 1,
             Fault::Partition => base.cut_off().len(),
             Fault::None | Fault::Straggler => 0,
         };
-        let left_out = faults.iter().map(left_out).max().unwrap_or(0);
         manifest.synchronous.members_min = (base.nodes - left_out).max(1) as u32;
     }
     Some(manifest)
@@ -256,14 +260,27 @@ mod tests {
         let plan = wanted::plan(&options).expect("a plan");
         let mut real = 0;
         for method in ALL {
-            for manifest in
-                LEARNING_RATES.iter().filter_map(|rate| manifest(&plan.base, &plan.faults, (method.kind, *rate)))
-            {
+            let with_rate = |rate: &f64| manifest(&plan.base, Fault::Kill, (method, *rate));
+            for manifest in LEARNING_RATES.iter().filter_map(with_rate) {
                 manifest.validate().unwrap_or_else(|error| panic!("{}: {error}", method.name));
                 assert_eq!(RunManifest::from_text(&manifest.canonical_text()), Ok(manifest), "{}", method.name);
                 real += 1;
             }
         }
         assert!(real >= 9 * LEARNING_RATES.len(), "{real}");
+    }
+
+    /// A run without a fault that began without some of its members would be slower at first for no reason of the method's.
+    #[test]
+    fn a_swarm_begins_with_all_daemons_but_those_that_its_own_fault_takes_away() {
+        let Command::Compare(options) = Cli::parse_from(["murmur", "compare", "--real"]).command else { panic!() };
+        let base = wanted::plan(&options).expect("a plan").base;
+        let ring = Method::named("ring").expect("a method");
+        let of = |fault| manifest(&base, fault, (ring, 8e-3)).expect("daemons have it");
+        let least = [Fault::None, Fault::Straggler, Fault::Kill, Fault::KillFirst, Fault::Partition]
+            .map(|fault| of(fault).synchronous.members_min);
+        assert_eq!(least, [8, 8, 7, 7, 6]);
+        // Their journals, pages and dashboards say which swarm they are of.
+        assert_eq!([Fault::None, Fault::Kill].map(|fault| of(fault).run.name), ["ring", "ring-kill"]);
     }
 }

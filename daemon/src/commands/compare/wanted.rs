@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, RunManifest, ScheduleSpec, TransformerModel};
+use murmur_protocol::manifest::{BaseSpec, ModelSpec, OptimizerSpec, RunManifest, ScheduleSpec, TransformerModel};
 use murmur_sim::compare::{ALL, Fault, LEARNING_RATES, Links, Method, Plan, Setting};
 use murmur_sim::{LatencySpec, Text, TransformerSpec};
 use murmur_training::model::transformer::transformer_layout;
@@ -171,11 +171,17 @@ fn trainer(options: &CompareOptions) -> Result<TransformerSpec, Failure> {
     let (model, optimizer) = match &options.file {
         None => (small_model().into(), OptimizerSpec { batch_sequences: BATCH_SEQUENCES, ..OptimizerSpec::muon() }),
         Some(file) => {
-            let RunManifest { model, optimizer, .. } =
+            let RunManifest { model, optimizer, base, lora, .. } =
                 load_run_manifest(file).map_err(|failure| match failure.remedy() {
                     "" => failure.hint("`murmur init` writes an annotated run file to begin with"),
                     _ => failure,
                 })?;
+            if base != BaseSpec::default() || lora.is_on() {
+                let message =
+                    format!("{} fine-tunes a base, and simulated nodes train from the beginning", file.display());
+                return Err(Failure::new(ExitCode::Settings, message)
+                    .hint("of a run file compare reads [model] and [optimizer]; leave [base] and [lora] out"));
+            }
             (model, optimizer)
         }
     };
@@ -212,4 +218,25 @@ fn trainer(options: &CompareOptions) -> Result<TransformerSpec, Failure> {
         validation_sequences: VALIDATION_SEQUENCES,
         ..TransformerSpec::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn a_run_file_with_adapters_or_a_base_is_refused_with_what_is_read_of_one() {
+        let runs = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/runs");
+        let plan = |file: &str| {
+            let Command::Compare(options) = Cli::parse_from(["murmur", "compare", file]).command else { panic!() };
+            plan(&options)
+        };
+        let refused = plan(&format!("{runs}/lora.toml")).expect_err("adapters");
+        assert!(refused.to_string().contains("lora.toml fine-tunes a base"), "{refused}");
+        assert!(refused.remedy().contains("compare reads [model] and [optimizer]"), "{}", refused.remedy());
+        assert!(plan(&format!("{runs}/stories.toml")).is_ok());
+    }
 }

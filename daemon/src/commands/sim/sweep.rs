@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use murmur_sim::report::{About, Compared, Swept, sweep_page, sweep_series, sweep_table};
+use murmur_sim::report::{About, Compared, Swept, sweep_lines, sweep_page, sweep_series};
 use serde_json::json;
 
 use super::interrupted;
@@ -41,7 +41,7 @@ pub(super) fn run(
             break;
         }
     }
-    let lines = sweep_table(&swept).lines();
+    let lines = sweep_lines(&swept);
     match telling.format {
         Console::Json => {
             let row = |one: &Swept| json!({ "settings": one.report.settings, "means": Compared::new("", &one.report) });

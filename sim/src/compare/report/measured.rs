@@ -1,6 +1,7 @@
 //! What real daemons came to, beside what was simulated.
 
-use super::{Cost, End, cost, mean, rate};
+use super::cost::cost;
+use super::{Cost, End, Words, mean, rate};
 use crate::compare::{Fault, Kind, Method, Results};
 use crate::report::{Table, bytes};
 
@@ -26,7 +27,7 @@ pub struct Measured {
     pub sent_bytes: Vec<u64>,
     /// Steps a second of each of them while it trained.
     pub steps_per_second: Vec<f64>,
-    /// Seconds since all had begun to train, and their mean loss on held-out text then.
+    /// Seconds since the first step of any of them, and their mean loss on held-out text then.
     pub curve: Vec<(f64, f64)>,
     /// Whether all that the fault left alive came to the end of the run.
     pub is_complete: bool,
@@ -93,9 +94,20 @@ impl Real {
                 )
             }
         };
+        // A daemon ends after a whole round.
+        let (steps, interval) = (results.plan.base.steps, crate::compare::method::INTERVAL);
+        let has_rounds = results.plan.methods.iter().any(|method| matches!(method.kind, Kind::Diloco(_)));
+        let rounds = if has_rounds && !steps.is_multiple_of(interval) {
+            let whole = steps.next_multiple_of(interval);
+            format!(
+                " DiLoCo's daemons take whole rounds: {whole} steps each, where the simulated ones end after {steps}."
+            )
+        } else {
+            String::new()
+        };
         format!(
             "{left_out}{lines} A step takes as long as a simulated one, or longer where the processor that all share is too slow. \
-             Bytes are all that a daemon sent: with handshakes, the model that a joiner is given and the last exchanges."
+             Bytes are all that a daemon sent: with handshakes, the model that a joiner is given and the last exchanges.{rounds}"
         )
     }
 
@@ -123,20 +135,20 @@ impl Real {
         table
     }
 
-    /// More time to the target because of each fault, measured and simulated; `None` where none was tried.
-    pub fn fault_table(&self, results: &Results) -> Option<Table> {
+    /// What each fault cost in these words, measured and simulated; `None` where none was tried.
+    pub fn fault_table(&self, results: &Results, words: Words) -> Option<Table> {
         let was_tried = |fault: &Fault| self.with(*fault).next().is_some();
         let faults: Vec<Fault> = Fault::ALL.into_iter().filter(was_tried).collect();
         let pairs = faults.iter().flat_map(|fault| [fault.name(), "simulated"]);
         let mut table = Table::new(&std::iter::once("method").chain(pairs).collect::<Vec<_>>());
         for calm in self.with(Fault::None) {
-            let own =
-                |fault: &Fault| Some((self.cost(calm, *fault)?, cost(results, &calm.method, *fault, self.target)));
+            let own = |fault: &Fault| {
+                Some([self.cost(results, calm, *fault)?, cost(results, &calm.method, *fault, self.target)])
+            };
             let costs: Vec<_> = faults.iter().map(own).collect();
             if costs.iter().any(Option::is_some) {
-                let words = |costs: Option<(Cost, Cost)>| match costs {
-                    Some((own, simulated)) => [own.words(), simulated.words()],
-                    None => ["-", "-"].map(str::to_owned),
+                let words = |costs: Option<[Cost; 2]>| {
+                    costs.map_or(["-", "-"].map(str::to_owned), |both| both.each_ref().map(words))
                 };
                 let cells = costs.into_iter().flat_map(words);
                 table.row(std::iter::once(calm.method.name.to_owned()).chain(cells).collect());
@@ -149,15 +161,18 @@ impl Real {
         self.measured.iter().filter(move |one| one.fault == fault)
     }
 
-    fn cost(&self, calm: &Measured, fault: Fault) -> Option<Cost> {
+    fn cost(&self, results: &Results, calm: &Measured, fault: Fault) -> Option<Cost> {
         let hurt = self.with(fault).find(|one| one.method == calm.method)?;
         let end = |one: &Measured| End {
             reached: one.reaches(self.target),
+            // At its last evaluation.
+            seconds: one.curve.last().map_or(f64::NAN, |(seconds, _)| *seconds),
             loss: one.loss(),
             is_complete: one.is_complete,
             stands_still: false,
         };
-        Some(Cost { method: calm.method, fault, calm: end(calm), hurt: end(hurt), stood_still: 0.0 })
+        let at = results.plan.base.fault_at().as_secs_f64();
+        Some(Cost { method: calm.method, fault, at, calm: end(calm), hurt: end(hurt), stood_still: 0.0 })
     }
 }
 
@@ -191,29 +206,49 @@ mod tests {
 
     #[test]
     fn what_a_fault_cost_for_real_stands_beside_what_it_cost_in_the_simulator() {
-        let calm = measured(Fault::None, &[(1.0, 5.0), (3.0, 3.0)], 3.0);
-        let straggler = measured(Fault::Straggler, &[(1.0, 5.0), (9.0, 3.0)], 3.0);
-        let mut kill = measured(Fault::Kill, &[(1.0, 5.0), (9.0, 4.5)], 4.5);
+        let calm = measured(Fault::None, &[(5.0, 5.0), (7.0, 3.0)], 3.0);
+        let straggler = measured(Fault::Straggler, &[(5.0, 5.0), (13.0, 3.0)], 3.0);
+        let mut kill = measured(Fault::Kill, &[(5.0, 5.0), (13.0, 4.5)], 4.5);
         let results = simulated(&[Fault::Kill, Fault::Straggler]);
         let real = |kill: &Measured| {
             let measured = vec![calm.clone(), kill.clone(), straggler.clone()];
             let real = Real { lines: Lines::Shaped, measured, target: 0.0, left_out: 0 };
             Real { target: real.reached_by_all(4.0), ..real }
         };
-        let rows = |kill: &Measured| {
-            let table = real(kill).fault_table(&results).expect("two faults");
+        let rows = |kill: &Measured, words: Words| {
+            let table = real(kill).fault_table(&results, words).expect("two faults");
             table.rows().map(|cells| cells.map(str::to_owned).collect()).collect::<Vec<Vec<String>>>()
         };
         assert_eq!((real(&kill).target, real(&kill).reached_by_all(2.0)), (4.0, 3.0));
-        let simulated = |fault| cost(&results, &calm.method, fault, 4.0).words();
+        let simulated = |fault| cost(&results, &calm.method, fault, 4.0);
+        let both = [simulated(Fault::Kill), simulated(Fault::Straggler)];
         let head = ["method", "kill", "simulated", "straggler", "simulated"];
-        let row = ["ring", "never (+1.500)", &simulated(Fault::Kill), "+3.0 s", &simulated(Fault::Straggler)];
-        assert_eq!(rows(&kill), [head, row]);
-        assert_ne!(simulated(Fault::Straggler), "none", "a ring waits for its slowest");
+        let [killed, slow] = both.each_ref().map(Cost::to_target);
+        assert_eq!(rows(&kill, Cost::to_target), [head, ["ring", "never", &killed, "+3.0 s", &slow]]);
+        let [killed, slow] = both.each_ref().map(Cost::until_the_end);
+        assert!(slow.starts_with('+'), "a ring waits for its slowest: {slow}");
+        let row = ["ring", "+6.0 s (+1.500)", &killed, "+6.0 s (+0.000)", &slow];
+        assert_eq!(rows(&kill, Cost::until_the_end), [head, row]);
         kill.is_complete = false;
-        assert_eq!(rows(&kill)[1][1], "unfinished");
+        assert_eq!(rows(&kill, Cost::to_target)[1][1], "unfinished");
         let calm_alone = Real { lines: Lines::Shaped, measured: vec![calm.clone()], target: 4.0, left_out: 0 };
-        assert!(calm_alone.fault_table(&results).is_none());
+        assert!(calm_alone.fault_table(&results, Cost::to_target).is_none());
+    }
+
+    /// A real round is never cut short, a simulated one is.
+    #[test]
+    fn where_steps_are_no_multiple_of_a_round_the_conditions_say_how_many_a_daemon_takes() {
+        let mut results = simulated(&[]);
+        let real = Real { lines: Lines::Shaped, measured: vec![], target: 4.0, left_out: 0 };
+        let says = |results: &Results| {
+            real.conditions(results).contains("60 steps each, where the simulated ones end after 48.")
+        };
+        results.plan.base.steps = 48;
+        assert!(!says(&results), "there is no DiLoCo");
+        results.plan.methods.extend(Method::named("diloco"));
+        assert!(says(&results), "{}", real.conditions(&results));
+        results.plan.base.steps = 60;
+        assert!(!real.conditions(&results).contains("whole rounds"));
     }
 
     /// A ring of three nodes that train a tiny model.

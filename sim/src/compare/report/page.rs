@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Cost, Figures, Real, Row, explanation, mean, rate, seconds, timeline};
+use super::{Cost, Figures, Real, Row, Words, conditions, explanation, mean, rate, seconds, timeline, when};
 use crate::compare::setting::STRAGGLER;
 use crate::compare::world::STEPS_SHOWN;
 use crate::compare::{Fault, Method, Outcome, Point, Results};
@@ -27,7 +27,7 @@ pub fn page(results: &Results, figures: &Figures, real: Option<&Real>, command: 
         text,
         "<p class=\"soft\">{} was simulated, on a virtual clock: {}. See <a href=\"#how\">what was simulated</a>.</p>",
         if real.is_none() { "All of this" } else { "All but <a href=\"#real\">real daemons</a>" },
-        escaped(&conditions(results))
+        escaped(&shortly(results))
     );
     curves(&mut text, results, figures);
     table(&mut text, figures);
@@ -38,10 +38,12 @@ pub fn page(results: &Results, figures: &Figures, real: Option<&Real>, command: 
     }
     methods(&mut text, results, figures);
     honesty(&mut text, results, command);
+    all_conditions(&mut text, results);
     text + html::END
 }
 
-fn conditions(results: &Results) -> String {
+/// The most important conditions, in a phrase.
+fn shortly(results: &Results) -> String {
     let base = &results.plan.base;
     let parameters = murmur_training::parameter_count(&base.trainer.model.clone().into());
     let whole = 4.0 * parameters as f64;
@@ -98,8 +100,11 @@ fn curves(text: &mut String, results: &Results, figures: &Figures) {
 }
 
 fn table(text: &mut String, figures: &Figures) {
+    let fewest = format!("loss after {}", bytes(figures.fewest_tokens.unwrap_or_default() as f64));
+    // Where all took the same, it is the loss at the end.
+    let has_fewest = figures.fewest_tokens.is_some() && figures.do_tokens_differ();
     let first = figures.rows.iter().find_map(|row| row.target);
-    let head = [
+    let mut head = vec![
         "method",
         "time",
         "times the first",
@@ -110,14 +115,16 @@ fn table(text: &mut String, figures: &Figures) {
         "computing",
         "waiting",
         "learning rate",
+        "tokens",
     ];
+    head.extend(has_fewest.then_some(&*fewest));
     let cells = |row: &Row| {
         let ratio = |of: fn(&Point) -> f64| match (row.target, first) {
             (Some(own), Some(first)) if of(&first) > 0.0 => format!("{:.2}", of(&own) / of(&first)),
             _ => "-".to_owned(),
         };
         let at_target = |words: fn(Point) -> String| row.target.map_or("never".to_owned(), words);
-        vec![
+        let mut cells = vec![
             row.method.name.to_owned(),
             at_target(|point| seconds(point.seconds)),
             ratio(|point| point.seconds),
@@ -128,7 +135,11 @@ fn table(text: &mut String, figures: &Figures) {
             format!("{:.0} %", 100.0 * row.shares.0),
             format!("{:.0} %", 100.0 * row.shares.1),
             format!("{}{}", row.learning_rate, if row.is_at_edge { " (edge of the list)" } else { "" }),
-        ]
+            bytes(row.tokens),
+        ];
+        let at_fewest = row.loss_at_fewest_tokens.filter(|_| has_fewest);
+        cells.extend(at_fewest.map(|loss| format!("{loss:.3}")));
+        cells
     };
     let _ = writeln!(text, "<h2>Time and bytes to a loss of {:.3}</h2>", figures.target);
     text.push_str(&html::table(&head, &figures.rows.iter().map(cells).collect::<Vec<_>>()));
@@ -154,29 +165,27 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
     if faults.is_empty() {
         return;
     }
-    let _ = writeln!(
-        text,
-        "<h2>What faults cost</h2>\n<p>More time to a loss of {:.3} than without the fault.</p>",
-        figures.target
-    );
-    let head: Vec<&str> = std::iter::once("method").chain(faults.iter().map(|fault| fault.name())).collect();
-    let words = |cost: &Cost| match cost.stood_still {
-        0.0 => cost.words(),
-        dropped => format!("{} ({} dropped)", cost.words(), seconds(dropped)),
-    };
-    let cells = |row: &Row| {
-        let costs = figures.costs.iter().filter(|cost| cost.method == row.method);
-        std::iter::once(row.method.name.to_owned()).chain(costs.map(words)).collect()
-    };
-    text.push_str(&html::table(&head, &figures.rows.iter().map(cells).collect::<Vec<_>>()));
-    text.push_str("<p class=\"soft\">");
+    text.push_str("<h2>What faults cost</h2>\n<p>");
     for fault in faults {
         let _ = write!(text, "{}: {}. ", fault.name(), fault.title());
     }
-    text.push_str(
-        "In brackets: how much higher or lower the loss ended, and how much longer operations \
-                   had taken that were dropped and begun anew.</p>\n",
+    let _ = writeln!(
+        text,
+        "{}</p>\n<p>Until the end of the run: more time than without the fault. In brackets: how much higher or lower the loss ended. \
+         Dropped: how much longer operations had taken that were begun anew.</p>",
+        when(&results.plan)
     );
+    let words = |cost: &Cost| match cost.stood_still {
+        0.0 => cost.until_the_end(),
+        dropped => format!("{}, {} dropped", cost.until_the_end(), seconds(dropped)),
+    };
+    text.push_str(&figures.fault_table(faults, words).to_html());
+    let _ = writeln!(
+        text,
+        "<p>To a loss of {:.3}: more time than without the fault. Before it: this loss was reached before the fault came.</p>",
+        figures.target
+    );
+    text.push_str(&figures.fault_table(faults, Cost::to_target).to_html());
     let base = &results.plan.base;
     let begin = base.fault_at().as_secs_f64();
     let length = STEPS_SHOWN * base.step_time.as_secs_f64();
@@ -194,18 +203,20 @@ fn real_daemons(text: &mut String, results: &Results, real: &Real) {
     let _ = writeln!(
         text,
         "<h2 id=\"real\">Real daemons</h2>\n<p>{} daemons as processes of one machine, with the learning rates, steps, speeds and first \
-         seed of the simulated nodes. {} Time begins when all train.</p>",
+         seed of the simulated nodes. {} Time begins with the first step of any of them.</p>",
         results.plan.base.nodes,
         escaped(&real.conditions(results))
     );
     text.push_str(&real.table(results).to_html());
-    if let Some(table) = real.fault_table(results) {
-        let _ = writeln!(
-            text,
-            "<p>More time to a loss of {:.3} because of a fault, measured and simulated.</p>",
-            real.target
-        );
-        text.push_str(&table.to_html());
+    let until_the_end = "Until the end of the run: more time because of a fault, measured and simulated. In brackets: how much higher or \
+                         lower the loss ended."
+        .to_owned();
+    let to_target = format!("More time to a loss of {:.3} because of a fault, measured and simulated.", real.target);
+    let words: [(String, Words); 2] = [(until_the_end, Cost::until_the_end), (to_target, Cost::to_target)];
+    for (title, words) in words {
+        if let Some(table) = real.fault_table(results, words) {
+            let _ = writeln!(text, "<p>{title}</p>\n{}", table.to_html());
+        }
     }
 }
 
@@ -237,12 +248,17 @@ fn honesty(text: &mut String, results: &Results, command: &str) {
          each way; lost transfers are sent again.</li>\n<li>Simulated: computing takes a set time a step, {} on a node of speed \
          1. Sums, encoding and evaluation take no time.</li>\n<li>The learning rate was chosen for each method from the same \
          list ({}) by the loss at the end of a run with the first seed, which is told with the others.</li>\n<li>All methods \
-         begin with the same model, read the same data in the same order on each node, and take the same number of \
-         steps on average. {} from {} on; faults were run with the first.</li>\n<li>A straggler is {STRAGGLER} times slower. \
-         DiLoCo and NoLoCo exchange every {} steps here; their papers take more. Their loss is that of the slow weights, which \
-         move once a round.</li>\n<li>Vectors travel as 32-bit \
-         floats, but for gossip's one bit a parameter and the 16 and 8 bits of the rings that are named after them.</li>\n</ul>\n",
-        escaped(&conditions(results)),
+         begin with the same model and read the same data in the same order on each node. All but gossip and auto end when the mean of \
+         the living nodes' steps is what was asked for; these end, as daemons do, by the progress that nodes average along with \
+         their models, which may be sooner where speeds differ. So the losses of which it is said that they are for the same number \
+         of tokens are read from the curves after the fewest that any took, where the learning rate of a method that took more \
+         had not yet come to its end.</li>\n<li>{} from {} on; faults were run with the first.</li>\n<li>A straggler is {STRAGGLER} \
+         times slower. DiLoCo and NoLoCo exchange every {} steps here; their papers take more. Their loss is that of the slow \
+         weights, which move once a round.</li>\n<li>Vectors travel as 32-bit floats, but for the 16 and 8 bits of the rings that are \
+         named after them, and for gossip: one bit a parameter in an exchange, a byte in the first one of two partners and in each of \
+         the four after the last step.</li>\n<li>Computing and waiting are shares of the time from a node's first step to the end of \
+         its training. Joining and the last exchanges of gossip are no part of it.</li>\n</ul>\n",
+        escaped(&shortly(results)),
         seconds(plan.base.step_time.as_secs_f64()),
         rates.join(", "),
         counted(plan.seeds, "seed"),
@@ -268,4 +284,12 @@ fn honesty(text: &mut String, results: &Results, command: &str) {
             seconds(run.nodes.iter().map(|node| node.lived).fold(0.0, f64::max))
         );
     }
+}
+
+fn all_conditions(text: &mut String, results: &Results) {
+    text.push_str("<h2 id=\"conditions\">Conditions</h2>\n<ul>\n");
+    for (name, value) in conditions(results) {
+        let _ = writeln!(text, "<li>{name}: {}</li>", escaped(&value));
+    }
+    text.push_str("</ul>\n");
 }

@@ -1,5 +1,7 @@
 //! Words and figures of outcomes made by hand, of which some went wrong.
 
+use std::time::Duration;
+
 use super::*;
 use crate::compare::tests::setting;
 use crate::compare::{Counted, NodeAccount, Plan};
@@ -38,21 +40,146 @@ fn results(runs: Vec<Outcome>) -> Results {
 fn what_a_fault_cost_is_told_by_both_runs() {
     let words = |calm: &Outcome, hurt: Outcome| {
         let figures = Figures::new(&results(vec![calm.clone(), hurt]), Some(2.0));
-        figures.costs[0].words()
+        [figures.costs[0].until_the_end(), figures.costs[0].to_target()]
     };
     let hurt = |losses: &[f64]| outcome("ring", Fault::Kill, losses);
     let [quick, never] = [[5.0, 2.0, 1.0], [5.0, 4.0, 3.0]].map(|losses| outcome("ring", Fault::None, &losses));
     let late = Outcome { is_complete: false, ..never.clone() };
     let stuck = Outcome { is_complete: false, stands_still: true, ..hurt(&[5.0, 4.0]) };
-    assert_eq!(words(&quick, hurt(&[5.0, 2.0, 1.0])), "none");
-    assert_eq!(words(&quick, hurt(&[5.0, 4.0, 2.0])), "+10 s");
-    assert_eq!(words(&quick, hurt(&[2.0, 2.0, 2.0])), "-10 s");
-    assert_eq!(words(&quick, hurt(&[5.0, 4.0, 3.5])), "never (+2.500)");
-    assert_eq!(words(&never, hurt(&[5.0, 4.0, 3.5])), "never, without it too (+0.500)");
-    assert_eq!(words(&never, hurt(&[5.0, 2.0, 1.0])), "only with it (-2.000)");
-    assert_eq!(words(&quick, stuck.clone()), "stands still");
-    assert_eq!(words(&quick, Outcome { stands_still: false, ..stuck.clone() }), "unfinished");
-    assert_eq!(words(&late, stuck), "unfinished, without it too");
+    assert_eq!(words(&quick, hurt(&[5.0, 2.0, 1.0])), ["none (+0.000)", "none"]);
+    assert_eq!(words(&quick, hurt(&[5.0, 4.0, 2.0])), ["none (+1.000)", "+10 s"]);
+    assert_eq!(words(&quick, hurt(&[5.0, 1.0])), ["-10 s (+0.000)", "-2.5 s"]);
+    assert_eq!(words(&quick, hurt(&[5.0, 4.0, 3.5, 3.0])), ["+10 s (+2.000)", "never"]);
+    assert_eq!(words(&never, hurt(&[5.0, 4.0, 3.5])), ["none (+0.500)", "never, without it too"]);
+    assert_eq!(words(&never, hurt(&[5.0, 2.0, 1.0])), ["none (-2.000)", "only with it"]);
+    assert_eq!(words(&quick, hurt(&[5.0, 2.0, f64::NAN]))[0], "none (diverged)");
+    for (calm, hurt, expected) in [
+        (&quick, stuck.clone(), "stands still"),
+        (&quick, Outcome { stands_still: false, ..stuck.clone() }, "unfinished"),
+        (&late, stuck, "unfinished, without it too"),
+        (&late, hurt(&[5.0, 2.0]), "only without it unfinished"),
+    ] {
+        assert_eq!(words(calm, hurt), [expected; 2]);
+    }
+}
+
+/// A straggler costs time, however early the target was.
+#[test]
+fn a_target_that_was_reached_before_the_fault_came_hides_no_cost() {
+    let losses = [5.0, 2.0, 1.5, 1.0];
+    let slow = [&losses[..], &[0.9; 4]].concat();
+    let mut results = results(vec![outcome("ring", Fault::None, &losses), outcome("ring", Fault::Straggler, &slow)]);
+    let words = |results: &Results| {
+        let cost = &Figures::new(results, Some(2.0)).costs[0];
+        ([cost.until_the_end(), cost.to_target()], cost.figures())
+    };
+    assert_eq!(
+        words(&results),
+        (["+40 s (-0.100)", "none"].map(str::to_owned), [Some(40.0), Some(0.9 - 1.0), Some(0.0)])
+    );
+    // A third of 24 steps: 20 s, where the target is there after ten.
+    results.plan.base.step_time = Duration::from_millis(2500);
+    assert_eq!(
+        words(&results),
+        (["+40 s (-0.100)", "before it"].map(str::to_owned), [Some(40.0), Some(0.9 - 1.0), None])
+    );
+    let page = page(&results, &Figures::new(&results, Some(2.0)), None, "murmur compare");
+    assert!(page.contains("<td>+40 s (-0.100)</td>") && page.contains("<td>before it</td>"), "{page}");
+    assert!(page.contains("A fault comes after 20 s.</p>"), "{page}");
+    results.plan.faults = vec![Fault::Partition];
+    assert_eq!(when(&results.plan), "A fault comes after 20 s; a partition lasts 15 s.");
+}
+
+#[test]
+fn who_is_killed_costs_those_that_train_alone_nothing_and_gains_them_nothing() {
+    let words = |name, fault| {
+        let runs = vec![outcome(name, Fault::None, &[5.0, 4.0, 2.0]), outcome(name, fault, &[5.0, 2.0])];
+        let figures = Figures::new(&results(runs), Some(3.0));
+        let cost = &figures.costs[0];
+        ([cost.until_the_end(), cost.to_target()], cost.figures()[0])
+    };
+    for fault in [Fault::Kill, Fault::KillFirst] {
+        assert_eq!(words("alone", fault), (["-", "-"].map(str::to_owned), None));
+        assert_eq!(words("gossip", fault).1, Some(-10.0));
+    }
+    assert_eq!(words("alone", Fault::Straggler).1, Some(-10.0));
+}
+
+/// Gossip ends by the swarm's progress, with fewer tokens where speeds differ.
+#[test]
+fn who_learned_best_is_told_at_the_fewest_tokens_that_all_took() {
+    let after = |name, tokens: [u64; 3], losses: [f64; 3]| {
+        let mut run = outcome(name, Fault::None, &losses);
+        run.points.iter_mut().zip(tokens).for_each(|(point, tokens)| point.tokens = 1000 * tokens);
+        run
+    };
+    let unfinished = Outcome { is_complete: false, ..after("tree", [0, 1, 2], [5.0, 3.0, 2.9]) };
+    let runs = |own| vec![after("ring", [0, 2, 4], [5.0, 3.0, 2.0]), after("gossip", [0, 1, own], [5.0, 4.0, 2.4])];
+    let results = results([runs(3), vec![unfinished]].concat());
+    let figures = Figures::new(&results, None);
+    assert_eq!(figures.fewest_tokens, Some(3000));
+    let verdict = figures.verdict(&results);
+    assert!(verdict.contains("For the same number of tokens (3.0 kB) gossip learned best (2.400)."), "{verdict}");
+    let page = page(&results, &figures, None, "murmur compare");
+    assert!(page.contains("<th>loss after 3.0 kB</th>") && page.contains("<td>2.500</td>"), "{page}");
+    let cells = |figures: &Figures| figures.table().rows().map(|row| row.last().map(str::to_owned)).collect::<Vec<_>>();
+    assert_eq!(cells(&figures)[0].as_deref(), Some("tokens"));
+    let alike = Figures::new(&self::results(runs(4)), None);
+    assert_eq!(cells(&alike)[0].as_deref(), Some("rate"), "no column of what is the same");
+    assert!(alike.rows.iter().all(|row| row.loss_at_fewest_tokens == Some(row.loss.0)), "the end is the end");
+}
+
+#[test]
+fn a_paper_finds_its_conditions_and_its_table() {
+    let runs = vec![
+        outcome("ring", Fault::None, &[5.0, 3.0, 2.0]),
+        outcome("alone", Fault::None, &[5.0, 4.0, 3.5]),
+        outcome("ring", Fault::Kill, &[5.0, 4.0, 3.0, 2.5]),
+        outcome("alone", Fault::Kill, &[5.0, 3.0]),
+    ];
+    let mut results = results(runs);
+    results.plan.base.trainer.text = crate::Text::Bytes(b"Once upon a time".as_slice().into());
+    let figures = Figures::new(&results, None);
+    let page = page(&results, &figures, None, "murmur compare");
+    let text: String = conditions(&results).iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+    for part in [
+        concat!("murmur: version ", env!("CARGO_PKG_VERSION")),
+        "loss: mean over the living nodes, nats a byte, on held-out text",
+        "model: transformer of bytes, 1 layer, width 16, 2 heads, feed-forward width 24, context 16,",
+        "batch: 2 sequences of 16 bytes a node and step",
+        "optimizer: AdamW, β₁ ",
+        "schedule: 2 steps of linear warm-up",
+        "text: 16 bytes, BLAKE3 ",
+        &blake3::hash(b"Once upon a time").to_hex(),
+        "held-out set: 8 windows of 16 bytes",
+        "nodes: 5, speeds 1, 0.8, repeated",
+        "links: home: 10 Mbit/s up, 50 Mbit/s down, latency 20 ms (median; log-normal, spread 0.3), 0 % of messages",
+        "faults: kill: the last node is killed. A fault comes after 0.8 s.",
+    ] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+        assert!(page.contains(part), "{part} is missing on the page");
+    }
+    let table = table_file(&results, &figures);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+    let cell = |row: usize, name: &str| {
+        let place = rows[0].iter().position(|head| *head == name).unwrap_or_else(|| panic!("no {name}: {table}"));
+        rows[row][place]
+    };
+    assert_eq!(cell(2, "sending"), "0");
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()) && rows.len() == 3, "{table}");
+    assert_eq!(
+        [cell(1, "method"), cell(1, "loss_mean"), cell(1, "seconds_to_target"), cell(1, "tokens")],
+        ["ring", "2", "20", "2"]
+    );
+    assert_eq!(
+        [cell(1, "kill_more_seconds"), cell(1, "kill_more_loss"), cell(1, "kill_more_seconds_to_target")],
+        ["10", "0.5", ""]
+    );
+    assert_eq!(
+        [cell(2, "seconds_to_target"), cell(2, "kill_more_seconds")],
+        ["", ""],
+        "never, and nothing that it cost"
+    );
 }
 
 #[test]
@@ -112,7 +239,12 @@ fn a_fault_is_charged_with_what_it_adds() {
 
 #[test]
 fn short_times_keep_their_digits() {
-    assert_eq!([0.04, 0.25, 1.5, 12.4, 601.0].map(seconds), ["0.04 s", "0.25 s", "1.5 s", "12 s", "10 min"]);
+    assert_eq!([0.04, 0.25, 1.5, 12.4, 599.4].map(seconds), ["0.04 s", "0.25 s", "1.5 s", "12 s", "599 s"]);
+}
+
+#[test]
+fn long_times_keep_their_seconds() {
+    assert_eq!([599.6, 640.0, 659.7].map(seconds), ["10 min 0 s", "10 min 40 s", "11 min 0 s"]);
 }
 
 #[test]
@@ -130,6 +262,8 @@ fn the_page_says_how_a_run_ended_and_what_vectors_travel_as() {
         let results = results(vec![calm.clone(), hurt]);
         let page = page(&results, &Figures::new(&results, None), None, "murmur compare");
         assert!(page.contains(&format!("ring-bf16 did not do all its steps with fault kill: {words}.")), "{words}");
-        assert!(page.contains("the 16 and 8 bits of the rings that are named after them"));
+        assert!(page.contains("the 16 and 8 bits of the rings that are"));
+        // What links begin with and runs end with is most of what gossip sends in a short run.
+        assert!(page.contains("a byte in the first one of two partners and in each of"));
     }
 }
