@@ -266,7 +266,7 @@ fn a_daemon_is_found_by_a_file_that_is_written_again_and_who_stops_it_hears_of_a
     let place = Place::new(TINY_RUN);
     let node = disk.path().join("node");
     let settings = place.at("node.toml");
-    std::fs::write(&settings, "[checkpoint]\nevery_seconds = 1\nkeep = 1\n").expect("written");
+    std::fs::write(&settings, "[checkpoint]\nevery_seconds = 1\n").expect("written");
     let arguments = ["start", place.run_file(), "--node", settings.to_str().expect("UTF-8")];
     let daemon = Daemon::spawn(MURMUR, &node, &arguments);
     let checkpoints = || std::fs::read_dir(node.join("checkpoints")).map_or(0, Iterator::count);
@@ -278,8 +278,15 @@ fn a_daemon_is_found_by_a_file_that_is_written_again_and_who_stops_it_hears_of_a
         assert!(begin.elapsed() < Duration::from_secs(60), "it writes daemon.json once it can");
         std::thread::sleep(Duration::from_millis(200));
     }
-    disk.fill();
-    daemon.wait_for_warning("warning: cannot write a checkpoint");
+    // Also the room of those that go for new ones.
+    let mut more =
+        std::fs::OpenOptions::new().create(true).append(true).open(disk.path().join("more")).expect("created");
+    let begin = Instant::now();
+    while !daemon.errors().contains("warning: cannot write a checkpoint") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", daemon.errors());
+        while more.write_all(&[0; 4096]).is_ok() {}
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let stopped = murmur_tests::run(MURMUR, &["stop", node.to_str().expect("UTF-8")]);
     let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
     assert_eq!(stopped.status.code(), Some(5), "{said}");
