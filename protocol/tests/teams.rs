@@ -1,6 +1,7 @@
 //! What a member of a team may be sent: bytes that mean nothing, messages that cannot be, in any order.
 
 mod harassed;
+mod leaving;
 mod membership;
 
 use std::time::Duration;

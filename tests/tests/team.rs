@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use murmur::observe::report::NodeReport;
-use murmur_protocol::team::Wire;
+use murmur_protocol::team::{ModelCosts, Wire};
 use murmur_tests::{Daemon, Helper, at_once, output_of, run, text, write_run};
 use murmur_training::ops::Kernels;
 
@@ -64,8 +64,11 @@ impl Place {
 
     /// What a helper lends that is to have room for so many layers, though not for one more.
     fn room_for_layers(&self, run_file: &Path, layers: u64) -> String {
-        let (least, layer) = needs(run_file);
-        format!("{:.6}MB", (least + layers * layer) as f64 / 1e6)
+        let ModelCosts { layer, stage_bytes, .. } = costs(run_file);
+        // Two microbatches are under way.
+        let of_layer = layer.bytes + layer.copied_bytes + 2 * layer.held_bytes;
+        let bytes = stage_bytes + layer.kept_bytes + layers * of_layer + layer.copied_bytes;
+        format!("{:.6}MB", bytes as f64 / 1e6)
     }
 
     fn helper(&self, name: &str, port: u16, more: &[&str]) -> Helper {
@@ -92,6 +95,13 @@ impl Place {
         exported(&data, &base, &[]);
         base
     }
+}
+
+/// What a run's model costs in a team.
+fn costs(run_file: &Path) -> ModelCosts {
+    let manifest = murmur::settings::load_run_manifest(run_file).expect("a run file");
+    let options = murmur_training::TrainingOptions::default();
+    murmur_training::team::costs(&manifest, &options, 1, Wire::F32, Kernels::Fused).0
 }
 
 /// Bytes that a captain needs at least, and for each layer.
@@ -433,6 +443,16 @@ fn what_no_team_can_be_made_of_is_refused_in_one_line_with_a_hint() {
     let of_gradients = place.layered_run("[synchronous]\ntopology = \"ring\"\n");
     let errors = refused(&["start", text(&of_gradients), "--helper", &line]);
     assert!(errors.contains("gradient of every step") && errors.contains("every_steps = 10"), "{errors}");
+
+    let lent = place.helper("lent", Helper::free_port(), &[]);
+    lent.line();
+    assert!(lent.interrupt().success());
+    let data = place.at("lent");
+    let start_there = ["start", text(&run_file), "--data-dir", text(&data), "--status-address", "off"];
+    let output = output_of(murmur_tests::murmur(MURMUR).args(start_there));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.contains("is the data directory of a helper"), "{errors}");
 
     let run_file = place.layered_run("");
     let captain = place.captain(&run_file, &[&line], &[]);

@@ -32,7 +32,7 @@ pub use wire::TeamWord;
 const TEAM_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/team/1");
 
 /// What both sides speak: machines of another version are told so.
-pub const TEAM_VERSION: u16 = 2;
+pub const TEAM_VERSION: u16 = 3;
 
 /// A side with nothing to send says so this often.
 pub(crate) const HEARTBEAT_PERIOD: Duration = Duration::from_secs(2);

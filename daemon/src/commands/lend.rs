@@ -51,6 +51,7 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
     }
     let listen = listen(options)?;
     let directory = DataDirectory::open(&root)?;
+    directory.mark_lent().with_context(|| format!("cannot write into {}", root.display()))?;
     let identity = node::identity(&directory)?;
     let secret = secret_at(&directory.secret_path(), |secret| directory.keep_secret(secret))?;
     let settings = TrainingSettings { device: options.device.clone(), ..settings };

@@ -7,7 +7,7 @@ use murmur_protocol::team::{Cut, Link, ModelCosts, Place, Wire, cut};
 use murmur_protocol::{HelperLine, PeerId, RunManifest};
 use murmur_training::TrainingOptions;
 use murmur_training::ops::Kernels;
-use murmur_training::team::costs;
+use murmur_training::team::{captain_needs, costs};
 use tokio::runtime::Runtime;
 
 use super::{Finding, Measured, machine};
@@ -67,6 +67,13 @@ pub(crate) fn check_team(
     let captain = Place { operations_per_second: speed, link, ..of_machine };
     let team = cut::best_team(&costs, &captain, &found, microbatches);
     let alone = alone.map(|measured| measured.tokens_per_second);
+    let (least, _) = captain_needs(manifest, &options, (wire, threads, kernels));
+    if team.is_none() && alone.is_none() && captain.memory_bytes < least {
+        let text = format!("{}, and has {}", captain::needs(&human_bytes(least)), human_bytes(captain.memory_bytes));
+        let fix = "give training.memory_gigabytes more, or let the larger machine be the captain";
+        findings.push(Finding::problem("team", text, fix));
+        return None;
+    }
     let missing = || cut::best(&costs, &captain, &found, microbatches).err().unwrap_or(0);
     findings.push(judge(&costs, team.as_ref(), alone, missing));
     team.filter(|_| alone.is_none()).map(|team| team.tokens_per_second)
@@ -210,7 +217,7 @@ mod tests {
 
     /// Ten layers of a second each on a machine of speed 1.
     fn costs() -> ModelCosts {
-        let layer = LayerCosts { operations: 1.0, bytes: 1_000_000_000, held_bytes: 0, moved_bytes: 0 };
+        let layer = LayerCosts { operations: 1.0, bytes: 1_000_000_000, ..LayerCosts::default() };
         let end = LayerCosts { operations: 0.0, bytes: 1_000_000, ..layer };
         ModelCosts {
             layers: 10,

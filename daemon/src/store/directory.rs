@@ -11,6 +11,7 @@
 //! traffic.json        bytes of the day
 //! privacy.json        what private training has told of the records; see the privacy module
 //! daemon.json         the daemon that runs, and the token to change it; see the running module
+//! lent                in a helper's directory, which no daemon may take
 //! lock                held by the daemon that uses the directory
 //! ```
 
@@ -27,6 +28,9 @@ use crate::failure::{ExitCode, Failure, to_write};
 
 /// The membership secret of a closed run, in a data directory.
 pub const SECRET_FILE: &str = "membership.secret";
+
+/// Where a helper says that a folder is its own.
+const LENT_FILE: &str = "lent";
 
 /// Peers remembered over a restart: a few suffice to find the rest.
 const PEERS_REMEMBERED_MAX: usize = 64;
@@ -162,11 +166,26 @@ impl DataDirectory {
         RunManifest::from_text(&std::fs::read_to_string(root.join("run.toml")).ok()?).ok()
     }
 
+    /// Marks it as that of a helper, whose secret is no swarm's.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn mark_lent(&self) -> std::io::Result<()> {
+        write_atomically(&self.root.join(LENT_FILE), b"This is the data directory of `murmur lend`.\n")
+    }
+
     /// Whether it may be claimed for a run.
     ///
     /// # Errors
-    /// When it belongs to another run, whose differing fields are named.
+    /// When it is a helper's, or belongs to another run, whose differing fields are named.
     pub fn check_owner(&self, manifest: &RunManifest) -> anyhow::Result<()> {
+        if self.root.join(LENT_FILE).exists() {
+            let message =
+                format!("{} is the data directory of a helper, whose secret a ticket would tell", self.root.display());
+            return Err(Failure::new(ExitCode::Settings, message)
+                .hint("choose another directory with --data-dir, or leave it out")
+                .into());
+        }
         let path = self.root.join("run.toml");
         let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };
         let earlier = RunManifest::from_text(&text).map_err(|error| {
@@ -311,6 +330,17 @@ mod tests {
         other.run.seed = 9;
         let error = data.claim(&other).expect_err("another run");
         assert!(error.to_string().contains("run.seed: 9 asked for, 1 in that directory"), "{error}");
+    }
+
+    #[test]
+    fn a_helpers_directory_belongs_to_no_run() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let data = DataDirectory::open(directory.path()).expect("free");
+        data.mark_lent().expect("written");
+        let error = data.claim(&RunManifest::default()).expect_err("a helper's");
+        assert!(error.to_string().contains("is the data directory of a helper, whose secret a ticket would tell"));
+        let failure = error.downcast_ref::<Failure>().expect("a failure");
+        assert_eq!(failure.code(), ExitCode::Settings);
     }
 
     #[test]

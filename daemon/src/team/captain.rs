@@ -217,7 +217,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
     let (least, _) = team::captain_needs(manifest, &own.options, with);
     if place.memory_bytes < least {
         let (least, free) = (human_bytes(least), human_bytes(place.memory_bytes));
-        let message = format!("a captain of this run takes at least {least} for embedding and head, and has {free}");
+        let message = format!("{}, and has {free}", needs(&least));
         return Err(Failure::new(ExitCode::Settings, message)
             .hint("give training.memory_gigabytes more, close other programs, or let the larger machine be the captain")
             .into());
@@ -261,6 +261,11 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
     };
     let source = TeamSource { view, counter };
     Ok((options, Helpers { source, ticket, throttle, events: Some(events), runtime: Some(runtime) }))
+}
+
+/// What a captain takes at least, in words.
+pub(crate) fn needs(least: &str) -> String {
+    format!("a captain of this run takes at least {least} for embedding, head and what it keeps of its helpers' layers")
 }
 
 /// A device as teams compute on it.
@@ -331,7 +336,8 @@ pub(crate) fn place(own: &Own<'_>) -> Place {
     let Own { manifest, settings, device, options, .. } = own;
     let threads = rayon::current_num_threads();
     let kernels = Kernels::choose(device, manifest);
-    let copies = MemoryEstimate::saved_as_a_whole(manifest, options, kernels, threads).on_machine();
+    let estimate = if device.is_cpu() { MemoryEstimate::of } else { MemoryEstimate::saved_as_a_whole };
+    let copies = estimate(manifest, options, kernels, threads).on_machine();
     let free = match device.is_cpu() {
         true => available_memory().map(|free| free.saturating_sub(copies)),
         false => free_memory(device),

@@ -1,5 +1,7 @@
 //! A team in reports: who has which layers, and who was waited for.
 
+use std::time::Duration;
+
 use murmur_network::{Traffic, TrafficCounter};
 use murmur_protocol::team::{TeamPhase, TeamStatus};
 use murmur_training::team::TeamView;
@@ -7,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::console::{counted, human_bytes};
 use crate::observe::record::TeamFacts;
+
+/// A helper that is waited for so long in the middle of a batch or a copy is shown: a piece of work takes less as a rule. A guess.
+const WAIT_SHOWN: Duration = Duration::from_secs(5);
 
 /// What reports of a team are made from.
 #[derive(Clone, Debug)]
@@ -33,6 +38,8 @@ pub struct TeamReport {
     pub seconds_waiting: f64,
     /// Those, by helper.
     pub waits: Vec<HelperWait>,
+    /// Who is waited for right now, where that has lasted for some seconds.
+    pub waits_for: Option<HelperWait>,
     /// Batches that all have stepped with.
     pub batches: u64,
     /// Batches that came to nothing and were begun anew.
@@ -43,6 +50,9 @@ pub struct TeamReport {
     pub steps_missed: u64,
     /// Steps that layers of lost helpers have gone back.
     pub steps_lost: u64,
+    /// Steps that their optimizer's moments have gone back, which may be more.
+    #[serde(default)]
+    pub moments_lost: u64,
     /// Bytes sent to helpers; they are none of the swarm's.
     pub bytes_sent: u64,
     /// Bytes received from helpers.
@@ -54,7 +64,7 @@ pub struct TeamReport {
 pub struct HelperWait {
     /// Its peer id.
     pub helper: String,
-    /// In the middle of batches.
+    /// Since when, or how long in all.
     pub seconds: f64,
 }
 
@@ -63,9 +73,13 @@ impl TeamSource {
     pub(crate) fn report(&self) -> Option<TeamReport> {
         let TeamStatus { phase, cut, helpers, missing_bytes, waited, counts, .. } = self.view.status()?;
         let (waits, Traffic { sent, received }) = (self.view.waits(), self.counter.read());
+        let awaits = self.view.awaits().filter(|(_, time)| *time >= WAIT_SHOWN);
+        let waits_for =
+            awaits.map(|(helper, time)| HelperWait { helper: helper.to_string(), seconds: time.as_secs_f64() });
         let state = match phase {
             TeamPhase::Waiting => "waiting",
             TeamPhase::Cutting => "cutting",
+            _ if waits_for.is_some() => "waiting",
             TeamPhase::Ready | TeamPhase::Computing | TeamPhase::Stepping | TeamPhase::Copying => "training",
             TeamPhase::Ended => "ended",
         };
@@ -80,11 +94,13 @@ impl TeamSource {
                 .iter()
                 .map(|(helper, seconds)| HelperWait { helper: helper.to_string(), seconds: *seconds })
                 .collect(),
+            waits_for,
             batches: counts.stepped,
             batches_dropped: counts.dropped,
             helpers_lost: counts.helpers_lost,
             steps_missed: counts.steps_missed,
             steps_lost: counts.revisions_lost,
+            moments_lost: counts.moments_lost,
             bytes_sent: sent,
             bytes_received: received,
         })
@@ -119,6 +135,9 @@ impl TeamReport {
 
     /// What goes on instead of training; none while it trains.
     pub(crate) fn doing(&self) -> Option<String> {
+        if let Some(HelperWait { helper, seconds }) = &self.waits_for {
+            return Some(format!("waiting for {} for {seconds:.0} s", &helper[helper.len().saturating_sub(8)..]));
+        }
         match self.state.as_str() {
             "waiting" if self.missing_gigabytes > 0.0 => {
                 Some(format!("waiting for a helper with {}", human_bytes((1e9 * self.missing_gigabytes) as u64)))

@@ -48,9 +48,19 @@ pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool, helpers: usize) -
         }
         TeamNotice::Waiting { missing_bytes: 0 } => "waits for helpers".to_owned(),
         TeamNotice::Waiting { missing_bytes } => format!("waits for a helper with {}", human_bytes(*missing_bytes)),
-        TeamNotice::StepsLost { layers: (first, end), revisions } => {
+        TeamNotice::HelperLeaves { helper } => {
+            let name = helper.short();
+            format!(
+                "helper {name} wants to leave, and its layers fit nowhere else: they are copied, then training waits"
+            )
+        }
+        TeamNotice::StepsLost { layers: (first, end), revisions, of_moments } => {
             let lost = counted(*revisions, "change");
-            format!("layers {first}-{} go on from an older copy, without {lost}", end - 1)
+            let of_moments = match of_moments > revisions {
+                true => format!(", the optimizer's moments without {}", counted(*of_moments, "change")),
+                false => String::new(),
+            };
+            format!("layers {first}-{} go on from an older copy, without {lost}{of_moments}", end - 1)
         }
         TeamNotice::LoadFailed { reason } => format!("this machine cannot take its part: {reason}"),
         TeamNotice::CaptainLost { .. } | TeamNotice::StageLoaded { .. } | TeamNotice::StageUnloaded => return None,

@@ -79,7 +79,7 @@ impl MemoryEstimate {
         MemoryEstimate::of_part(manifest, options, (kernels, threads), None, Saved::InPieces)
     }
 
-    /// The same where the checkpoint is copied at once: with helpers, or on several devices of which one is a GPU.
+    /// The same where the checkpoint is copied at once: on a captain's GPU, or on several devices of which one is a GPU.
     pub fn saved_as_a_whole(
         manifest: &RunManifest,
         options: &TrainingOptions,

@@ -60,6 +60,26 @@ pub(crate) trait Replica: Send + Sync {
         None
     }
 
+    /// The same of a replica whose vectors lie in several places, or are fetched: between two calls, where it is lent out alone.
+    fn resting_between(&mut self) -> Option<Vec<Resting<'_>>> {
+        self.resting()
+    }
+
+    /// Whether that is there.
+    fn rests_between(&self) -> bool {
+        self.resting().is_some()
+    }
+
+    /// θ, moments and their steps, to be written where they lie: in the machine's memory, in one place.
+    fn resting_mut(&mut self) -> Option<(&mut [f32], &mut Moments, &mut u64)> {
+        None
+    }
+
+    /// Fetches what other machines have, so that θ and the moments are those of now until the next step.
+    fn gather(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Computes the gradient, and runs the other on a thread of its own with what rests meanwhile, where this can be lent out. It is
     /// told when to end.
     fn compute_gradient_beside(

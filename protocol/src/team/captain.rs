@@ -54,8 +54,10 @@ pub struct Captain {
     cut: Option<Cut>,
     /// Of the model's state.
     revision: u64,
-    /// Of the owner's copy of each layer.
+    /// Of the owner's copy of each layer with its moments.
     kept: Vec<u64>,
+    /// Of the parameters alone of that copy: as new, or newer.
+    kept_parameters: Vec<u64>,
     phase: Phase,
     /// States at the owner, which says whether it could read them, by the numbers of the orders.
     checking: BTreeMap<u64, Checked>,
@@ -112,6 +114,7 @@ impl Captain {
             cut: None,
             revision: 0,
             kept: vec![0; config.model.layers as usize],
+            kept_parameters: vec![0; config.model.layers as usize],
             phase,
             checking: BTreeMap::new(),
             want: None,
@@ -191,8 +194,11 @@ impl Captain {
             Phase::Copying(_) | Phase::Writing(_) => TeamPhase::Copying,
             Phase::Ended => TeamPhase::Ended,
         };
+        let is_whole = !matches!(phase, TeamPhase::Waiting | TeamPhase::Cutting);
+        let awaits = self.awaited().into_iter().filter(|_| is_whole).min_by_key(|(_, _, since)| *since);
         TeamStatus {
             phase,
+            awaits: awaits.map(|(helper, _, since)| (helper, now - since)),
             epoch: self.epoch,
             cut: self.cut.clone(),
             revision: self.revision,

@@ -45,6 +45,10 @@ pub struct LayerCosts {
     pub bytes: u64,
     /// Bytes of activations for each microbatch that is held.
     pub held_bytes: u64,
+    /// Bytes that the captain keeps of it where another machine has it: its state, and what of that is on its way at any time.
+    pub kept_bytes: u64,
+    /// Bytes of it that are on their way at a helper which has it: all of its layers at once.
+    pub copied_bytes: u64,
     /// Bytes that travel where the part goes to another machine: training state, and the base where it is not there.
     pub moved_bytes: u64,
 }
@@ -214,15 +218,20 @@ fn helper_costs(model: &ModelCosts, captain: &Place, helper: &Place, layers: u32
     Costs { slowest: seconds.max(2.0 * there).max(2.0 * back), total: seconds + 2.0 * (there + back) + 4.0 * latency }
 }
 
-/// What the captain's stages take, with so many layers in the last one.
+/// What the captain takes, with so many layers in the last one of its stages: for those, for what it keeps of the others, and for the
+/// state of one of them that is on its way.
 fn captain_bytes(model: &ModelCosts, layers: u32, in_flight: u32) -> u64 {
+    let lent = u64::from(model.layers.saturating_sub(layers));
+    let of_lent = (lent + u64::from(lent > 0)) * model.layer.kept_bytes;
     let of_layers = u64::from(layers) * (model.layer.bytes + model.layer.held_bytes);
     let of_ends = model.embedding.bytes + model.head.bytes + model.head.held_bytes;
-    model.stage_bytes + of_layers + of_ends + u64::from(in_flight) * model.embedding.held_bytes
+    model.stage_bytes + of_layers + of_lent + of_ends + u64::from(in_flight) * model.embedding.held_bytes
 }
 
+/// What a helper takes, the state of one of its layers that is on its way among it.
 fn helper_bytes(model: &ModelCosts, layers: u32, in_flight: u32) -> u64 {
-    model.stage_bytes + u64::from(layers) * (model.layer.bytes + u64::from(in_flight) * model.layer.held_bytes)
+    let LayerCosts { bytes, held_bytes, kept_bytes, copied_bytes, .. } = model.layer;
+    model.stage_bytes + u64::from(layers) * (bytes + copied_bytes + u64::from(in_flight) * held_bytes) + kept_bytes
 }
 
 /// A search among the cuts over exactly so many helpers.

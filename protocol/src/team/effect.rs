@@ -94,7 +94,7 @@ pub enum CaptainEffect {
         /// [`StateKind::Training`] or [`StateKind::Base`].
         kind: StateKind,
     },
-    /// To the owner: a helper's state. Where it can be read, training states take the place of what is kept of these layers; else
+    /// To the owner: a helper's state. Where it can be read, it takes the place of what is kept of these layers; else
     /// nothing changes, and the owner says so.
     Keep {
         /// Returned in the reply.
@@ -191,6 +191,8 @@ pub enum HelperEffect {
         request: u64,
         /// [`StateKind::Training`] or [`StateKind::Parameters`].
         kind: StateKind,
+        /// Of which of its layers.
+        layers: LayerRange,
     },
     /// To the owner: take a state up.
     Write {
@@ -198,6 +200,8 @@ pub enum HelperEffect {
         request: u64,
         /// What the bytes are.
         kind: StateKind,
+        /// Of which of its layers.
+        layers: LayerRange,
         /// The bytes.
         payload: Payload,
     },

@@ -3,6 +3,7 @@
 use crate::Payload;
 
 use super::bounds::{FRAME_BYTES_MAX, MICROBATCHES_MAX, NUMBER_MAX, ROWS_MAX};
+use super::message::LayerRange;
 use super::work::{Direction, Stream};
 use bincode::{Decode, Encode};
 
@@ -142,6 +143,8 @@ pub struct StateHeader {
     pub request: u64,
     /// What the bytes are.
     pub kind: StateKind,
+    /// Of which layers.
+    pub layers: LayerRange,
     /// Of the state, once the bytes are taken up.
     pub revision: u64,
     /// Bytes that follow; a receiver compares them with what it expects before it allocates.

@@ -14,7 +14,7 @@ use super::config::HelperConfig;
 use super::effect::{HelperEffect, Packet};
 use super::event::{HelperEvent, Loading};
 use super::frame::{Frame, StateHeader, StateKind};
-use super::message::{HeldLayers, Membership, Offer, TeamMessage};
+use super::message::{HeldLayers, LayerRange, Membership, Offer, TeamMessage};
 use super::notice::{TeamCounts, TeamNotice};
 use super::work::{Outcome, Work};
 use crate::Payload;
@@ -40,7 +40,7 @@ pub struct Helper {
     /// At the owner, whatever has become of its batch.
     computing: Option<Work>,
     /// A copy that the owner makes.
-    copying: Option<(u64, StateKind)>,
+    copying: Option<(u64, StateKind, LayerRange)>,
     /// Whether the owner was told to be a member of the swarm.
     is_member: bool,
     /// Since when it is one while no batch is under way.
@@ -227,13 +227,13 @@ impl Helper {
                 }
             }
             TeamMessage::Drop { epoch, batch } => self.on_drop(epoch, batch),
-            TeamMessage::Copy { epoch, request, kind, stays_member } => {
+            TeamMessage::Copy { epoch, request, kind, layers, stays_member } => {
                 let may = self.batch.is_none() && self.copying.is_none() && self.is_settled();
-                if may && self.held().is_some_and(|held| held.epoch == epoch) {
+                if may && self.held().is_some_and(|held| held.epoch == epoch && held.layers.contains(layers)) {
                     if !stays_member {
                         self.average(None);
                     }
-                    self.copy(request, kind);
+                    self.copy(request, kind, layers);
                 } else {
                     self.counts.stale += 1;
                 }
@@ -318,18 +318,18 @@ impl Helper {
         }
     }
 
-    fn copy(&mut self, request: u64, kind: StateKind) {
-        self.copying = Some((request, kind));
-        self.effects.push_back(HelperEffect::Copy { request, kind });
+    fn copy(&mut self, request: u64, kind: StateKind, layers: LayerRange) {
+        self.copying = Some((request, kind, layers));
+        self.effects.push_back(HelperEffect::Copy { request, kind, layers });
     }
 
     fn on_copied(&mut self, request: u64, payload: Payload) {
-        let Some((_, kind)) = self.copying.take_if(|(wanted, _)| *wanted == request) else {
+        let Some((_, kind, layers)) = self.copying.take_if(|(wanted, ..)| *wanted == request) else {
             return self.counts.stale += 1;
         };
         let Some(stage) = &self.stage else { return };
         let (epoch, revision) = (stage.assign.epoch, stage.revision);
-        let header = StateHeader { epoch, request, kind, revision, bytes: payload.len() as u64 };
+        let header = StateHeader { epoch, request, kind, layers, revision, bytes: payload.len() as u64 };
         self.send(Packet::State(header, payload));
     }
 

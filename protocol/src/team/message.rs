@@ -102,6 +102,8 @@ pub enum TeamMessage {
         request: u64,
         /// Training state or parameters.
         kind: StateKind,
+        /// Of which of its layers.
+        layers: LayerRange,
         /// Whether the helper stays a member of the swarm, where it is one; else nothing changes its parameters after this copy but
         /// steps and writes.
         stays_member: bool,
@@ -179,6 +181,11 @@ pub struct LayerRange {
 }
 
 impl LayerRange {
+    /// Whether others are some of these, at least one.
+    pub fn contains(self, others: LayerRange) -> bool {
+        self.first <= others.first && others.first < others.end && others.end <= self.end
+    }
+
     /// How many.
     pub fn len(self) -> u32 {
         self.end - self.first
@@ -319,8 +326,9 @@ impl TeamMessage {
             TeamMessage::Done { epoch, batch }
             | TeamMessage::Drop { epoch, batch }
             | TeamMessage::Failed { epoch, batch, cause: _ } => number(epoch) && number(batch),
-            TeamMessage::Copy { epoch, request, kind, stays_member: _ } => {
-                number(epoch) && number(request) && matches!(kind, StateKind::Training | StateKind::Parameters)
+            TeamMessage::Copy { epoch, request, kind, layers, stays_member: _ } => {
+                let is_copied = matches!(kind, StateKind::Training | StateKind::Parameters);
+                number(epoch) && number(request) && is_copied && layers.is_sound()
             }
             TeamMessage::Written { epoch, request } => number(epoch) && number(request),
             TeamMessage::Leaving => true,

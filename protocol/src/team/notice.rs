@@ -99,12 +99,19 @@ pub enum TeamNotice {
         /// Bytes that are missing, at least.
         missing_bytes: u64,
     },
+    /// A helper wants to leave, and its layers fit nowhere else: they are copied, then it is let go, and the captain waits.
+    HelperLeaves {
+        /// The helper's id.
+        helper: PeerId,
+    },
     /// Layers go on from an older copy, since their helper was lost: so many of its steps are lost.
     StepsLost {
         /// First layer, and the one behind the last.
         layers: (u32, u32),
-        /// How many revisions of the state.
+        /// How many revisions of the parameters.
         revisions: u64,
+        /// And of the moments, which may be older.
+        of_moments: u64,
     },
     /// A helper's captain is gone; the stage is kept for so long.
     CaptainLost {
@@ -152,8 +159,10 @@ pub struct TeamCounts {
     pub helpers_lost: u64,
     /// Steps that may be lost to one stage: its helper was lost between the first commit and the end of the step.
     pub steps_missed: u64,
-    /// Revisions that layers went back when they began from an older copy.
+    /// Revisions that parameters of layers went back when they began from an older copy.
     pub revisions_lost: u64,
+    /// Revisions that their moments went back, which may be older than the parameters.
+    pub moments_lost: u64,
     /// Messages, frames and states of an epoch or a batch that is over, and second ones.
     pub stale: u64,
     /// Those that nobody may send: out of range, unasked for, of a wrong length.
@@ -181,6 +190,8 @@ pub struct TeamStatus {
     pub is_apart: bool,
     /// How often the captain has begun to exchange layers that are older than what a helper, which is gone, has exchanged.
     pub own_outdated: u64,
+    /// Of the helpers that have something to do for a batch or a copy, the one that has had it longest, and for how long.
+    pub awaits: Option<(PeerId, Duration)>,
     /// Bytes that are missing where it waits, else 0.
     pub missing_bytes: u64,
     /// How long the owner has waited in all while the team had no cut.

@@ -85,7 +85,13 @@ fn message(tape: &mut Tape<'_>) -> TeamMessage {
         8 => TeamMessage::Done { epoch, batch },
         9 => TeamMessage::Drop { epoch, batch },
         10 => TeamMessage::Failed { epoch, batch, cause },
-        11 => TeamMessage::Copy { epoch, request: batch, kind: kind(tape), stays_member: tape.choice(2) == 0 },
+        11 => TeamMessage::Copy {
+            epoch,
+            request: batch,
+            kind: kind(tape),
+            layers: layers(tape),
+            stays_member: tape.choice(2) == 0,
+        },
         12 => TeamMessage::Written { epoch, request: batch },
         13 => TeamMessage::Release { epoch },
         14 => TeamMessage::Apart { epoch },
@@ -96,6 +102,11 @@ fn message(tape: &mut Tape<'_>) -> TeamMessage {
 
 fn kind(tape: &mut Tape<'_>) -> StateKind {
     [StateKind::Base, StateKind::Training, StateKind::Parameters, StateKind::Correction][tape.choice(4)]
+}
+
+fn layers(tape: &mut Tape<'_>) -> LayerRange {
+    let first = tape.choice(3) as u32;
+    LayerRange { first, end: first + tape.choice(4) as u32 }
 }
 
 fn payload(tape: &mut Tape<'_>) -> Payload {
@@ -111,19 +122,30 @@ fn frame(tape: &mut Tape<'_>) -> Frame {
 fn state(tape: &mut Tape<'_>) -> (StateHeader, Payload) {
     let payload = payload(tape);
     let bytes = payload.len() as u64 + tape.choice(2) as u64;
-    let header =
-        StateHeader { epoch: number(tape), request: number(tape), kind: kind(tape), revision: number(tape), bytes };
+    let header = StateHeader {
+        epoch: number(tape),
+        request: number(tape),
+        kind: kind(tape),
+        layers: layers(tape),
+        revision: number(tape),
+        bytes,
+    };
     (header, payload)
 }
 
 pub(super) fn captain() -> Captain {
-    let part = LayerCosts { operations: 1.0, bytes: 100, held_bytes: 0, moved_bytes: 100 };
+    Captain::new(config(), Time::ZERO)
+}
+
+/// Of four layers, of which the captain has room for two.
+pub(super) fn config() -> CaptainConfig {
+    let part = LayerCosts { operations: 1.0, bytes: 100, moved_bytes: 100, ..LayerCosts::default() };
     let place = Place {
         memory_bytes: 400,
         operations_per_second: 10.0,
         link: Link { up: f64::INFINITY, down: f64::INFINITY, latency: 0.0 },
     };
-    let config = CaptainConfig {
+    CaptainConfig {
         epoch: 1,
         model: ModelCosts {
             layers: 4,
@@ -147,8 +169,7 @@ pub(super) fn captain() -> Captain {
         copies_after_steps: true,
         helpers_wanted: 2,
         timeouts: TeamTimeouts { gathering: Duration::from_secs(1), ..TeamTimeouts::default() },
-    };
-    Captain::new(config, Time::ZERO)
+    }
 }
 
 /// What the owner answers to an order.
@@ -194,7 +215,7 @@ fn reply_of_owner(effect: CaptainEffect, last_stage: u32, tape: &mut Tape<'_>) -
 }
 
 /// What a helper that does its work answers to what a captain sends it.
-fn answers_of_helper(effect: &CaptainEffect) -> Vec<CaptainEvent> {
+fn answers_of_helper(effect: &CaptainEffect, layers_of: impl Fn(PeerId) -> LayerRange) -> Vec<CaptainEvent> {
     let said = |helper: &PeerId, message| vec![CaptainEvent::MessageArrived { helper: *helper, message }];
     match effect {
         CaptainEffect::Send { helper, packet: Packet::Frame(frame) } => {
@@ -208,15 +229,16 @@ fn answers_of_helper(effect: &CaptainEffect) -> Vec<CaptainEvent> {
             }
             TeamMessage::Commit { epoch, batch, revision, .. } => {
                 let (epoch, request, revision, kind) = (*epoch, *batch, *revision, StateKind::Training);
-                let header = StateHeader { epoch, request, kind, revision, bytes: 32 };
+                let layers = layers_of(*helper);
+                let header = StateHeader { epoch, request, kind, layers, revision, bytes: 32 };
                 let state = CaptainEvent::StateArrived { helper: *helper, header, payload: vec![0; 32].into() };
                 let mut answers = said(helper, TeamMessage::Done { epoch, batch: *batch });
                 answers.push(state);
                 answers
             }
-            TeamMessage::Copy { epoch, request, kind, .. } => {
-                let (epoch, request, kind, revision) = (*epoch, *request, *kind, 0);
-                let header = StateHeader { epoch, request, kind, revision, bytes: 32 };
+            TeamMessage::Copy { epoch, request, kind, layers, .. } => {
+                let (epoch, request, kind, layers, revision) = (*epoch, *request, *kind, *layers, 0);
+                let header = StateHeader { epoch, request, kind, layers, revision, bytes: 32 };
                 vec![CaptainEvent::StateArrived { helper: *helper, header, payload: vec![0; 32].into() }]
             }
             _ => Vec::new(),
@@ -251,12 +273,13 @@ fn answers_of_captain(effect: &HelperEffect, number: &mut u64, tape: &mut Tape<'
             let (in_flight, waiting, keeps_state) = (2, 3, tape.choice(4) == 0);
             let assign = Assign { epoch: *number, layers, in_flight, waiting, keeps_state, ..sound_assign() };
             let (request, kind, revision, bytes) = (*number, StateKind::Training, 5, 8);
-            let header = StateHeader { epoch: *number, request, kind, revision, bytes };
+            let header = StateHeader { epoch: *number, request, kind, layers, revision, bytes };
             let state = HelperEvent::StateArrived { captain, header, payload: vec![0; 8].into() };
             vec![said(TeamMessage::Assign(Box::new(assign))), state]
         }
         Packet::Message(TeamMessage::WantsBase { epoch }) => {
-            let header = StateHeader { epoch: *epoch, request: *epoch, kind: StateKind::Base, revision: 5, bytes: 8 };
+            let (request, kind, layers) = (*epoch, StateKind::Base, LayerRange { first: 0, end: 3 });
+            let header = StateHeader { epoch: *epoch, request, kind, layers, revision: 5, bytes: 8 };
             vec![HelperEvent::StateArrived { captain, header, payload: vec![0; 8].into() }]
         }
         Packet::Message(TeamMessage::Ready { epoch } | TeamMessage::Done { epoch, .. }) => begin(*epoch),
@@ -336,7 +359,12 @@ pub(super) fn harass_captain(tape: &mut Tape<'_>) -> TeamCounts {
                 effect,
                 CaptainEffect::BatchEnded { .. } | CaptainEffect::CopyEnded { .. } | CaptainEffect::WriteEnded { .. }
             );
-            answers.extend(answers_of_helper(&effect));
+            let cut = captain.status(now).cut;
+            let layers_of = |helper| {
+                let stage = cut.iter().flat_map(|cut| cut.of_helpers()).find(|(_, member, _)| *member == helper);
+                stage.map_or(LayerRange { first: 0, end: 1 }, |(_, _, stage)| stage.layers)
+            };
+            answers.extend(answers_of_helper(&effect, layers_of));
             let stages = captain.status(now).cut.map_or(1, |cut| cut.stages.len() as u32);
             owed.extend(reply_of_owner(effect, stages - 1, tape));
         }
@@ -401,7 +429,7 @@ fn sound_assign() -> Assign {
     }
 }
 
-fn sound_offer() -> Offer {
+pub(super) fn sound_offer() -> Offer {
     Offer {
         memory_bytes: 500,
         operations_per_second: 1.0,

@@ -33,10 +33,11 @@ impl Lent {
     }
 
     fn assign(&mut self, epoch: u64, first: u32) {
+        let layers = LayerRange { first, end: first + 1 };
         let assign = Assign {
             epoch,
             stage: 1,
-            layers: LayerRange { first, end: first + 1 },
+            layers,
             tensors: 1,
             in_flight: 1,
             waiting: 1,
@@ -49,7 +50,7 @@ impl Lent {
         };
         self.hear(TeamMessage::Assign(Box::new(assign)));
         self.tell(HelperEvent::Loaded { epoch, result: Ok(Loading::Complete) });
-        let header = StateHeader { epoch, request: epoch, kind: StateKind::Training, revision: 0, bytes: 4 };
+        let header = StateHeader { epoch, request: epoch, kind: StateKind::Training, layers, revision: 0, bytes: 4 };
         self.tell(HelperEvent::StateArrived { captain: captain(), header, payload: Payload::from(vec![0; 4]) });
         self.tell(HelperEvent::Written { request: epoch, result: Ok(()) });
     }
@@ -104,10 +105,11 @@ fn a_helper_is_a_member_from_a_batch_on_until_a_copy_ends_it() {
     lent.hear(TeamMessage::Begin { epoch: 5, batch: 8, kind, lanes, membership: at(3.0) });
     lent.hear(TeamMessage::Drop { epoch: 5, batch: 8 });
     assert!(lent.told().is_empty(), "an evaluation is no step");
-    lent.hear(TeamMessage::Copy { epoch: 5, request: 8, kind: StateKind::Training, stays_member: true });
+    let (kind, layers) = (StateKind::Training, LayerRange { first: 0, end: 1 });
+    lent.hear(TeamMessage::Copy { epoch: 5, request: 8, kind, layers, stays_member: true });
     lent.tell(HelperEvent::Copied { request: 8, payload: Payload::from(vec![0; 4]) });
     assert_eq!(lent.told(), ["copy"]);
-    lent.hear(TeamMessage::Copy { epoch: 5, request: 9, kind: StateKind::Training, stays_member: false });
+    lent.hear(TeamMessage::Copy { epoch: 5, request: 9, kind, layers, stays_member: false });
     assert_eq!(lent.told(), ["no member", "copy"], "nothing of the swarm comes into what is copied afterwards");
 }
 

@@ -177,25 +177,25 @@ impl Lender {
                 ledger.check_discard(&self.name, batch, stage);
                 return None;
             }
-            HelperEffect::Copy { request, kind } => {
+            HelperEffect::Copy { request, kind, layers } => {
                 let stage = self.stage.as_ref()?;
                 debug_assert!(matches!(kind, StateKind::Training | StateKind::Parameters));
-                let state = state_bytes(&stage.layers);
+                let state = state_bytes(&stage.layers[stage.places(layers)]);
                 let lies = self.mistake == Some(Mistake::SendsUnfitStates);
                 let payload = if lies { unfit(&state, request) } else { state };
                 (HelperEvent::Copied { request, payload }, 0.1)
             }
-            HelperEffect::Write { request, kind, payload } => {
+            HelperEffect::Write { request, kind, layers, payload } => {
                 let stage = self.stage.as_mut()?;
-                let result = match (kind, states_of(&payload, stage.layers.len())) {
+                let result = match (kind, states_of(&payload, layers.len() as usize)) {
                     (StateKind::Base, _) => Ok(()),
                     (StateKind::Correction, _) => {
                         let correction = value(&murmur_protocol::team::Stream { rows: 1, payload });
                         stage.layers.iter_mut().for_each(|layer| *layer = layer.corrected(correction));
                         Ok(())
                     }
-                    (StateKind::Training | StateKind::Parameters, Some(layers)) => {
-                        stage.replace(layers);
+                    (StateKind::Training | StateKind::Parameters, Some(states)) => {
+                        stage.replace(layers, states);
                         Ok(())
                     }
                     (StateKind::Training | StateKind::Parameters, None) => Err("of another length".to_owned()),

@@ -87,7 +87,7 @@ pub(crate) fn range_of(cut: &Cut, stage: usize) -> std::ops::Range<usize> {
 }
 
 pub(crate) fn model_costs(plan: &TeamPlan) -> ModelCosts {
-    let layer = LayerCosts { operations: 3.0, bytes: LAYER_BYTES, held_bytes: 0, moved_bytes: 256 };
+    let layer = LayerCosts { operations: 3.0, bytes: LAYER_BYTES, moved_bytes: 256, ..LayerCosts::default() };
     // The ends compute as a layer does; what they take is not counted.
     let end = LayerCosts { bytes: 0, ..layer };
     ModelCosts {
@@ -179,7 +179,7 @@ impl Owner {
         if let Some(machine) = self.machine.take() {
             let counts = machine.status(now).counts;
             self.missed_before += counts.steps_missed;
-            self.lost_before += counts.revisions_lost;
+            self.lost_before += counts.revisions_lost.max(counts.moments_lost);
         }
         ledger.leave_under_way();
         self.life += 1;
@@ -189,7 +189,7 @@ impl Owner {
     /// Steps that stages missed and revisions that layers went back, in all lives.
     pub(crate) fn missed_and_lost(&self, now: Time) -> (u64, u64) {
         let counts = self.machine.as_ref().map(|machine| machine.status(now).counts).unwrap_or_default();
-        (self.missed_before + counts.steps_missed, self.lost_before + counts.revisions_lost)
+        (self.missed_before + counts.steps_missed, self.lost_before + counts.revisions_lost.max(counts.moments_lost))
     }
 
     /// The states of all layers of its own, and what it keeps of the others.
@@ -313,8 +313,9 @@ impl Owner {
     /// Whether it could be read.
     fn keep(&mut self, layers: LayerRange, kind: StateKind, payload: &Payload) -> bool {
         let Some(states) = states_of(payload, layers.len() as usize) else { return false };
-        if kind == StateKind::Training {
-            self.kept[numbers(layers)].copy_from_slice(&states);
+        for (kept, state) in self.kept[numbers(layers)].iter_mut().zip(states) {
+            let moments = if kind == StateKind::Training { state.moments } else { kept.moments };
+            *kept = Layer { parameters: state.parameters, moments };
         }
         true
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use murmur_protocol::Payload;
-use murmur_protocol::team::{Stream, WorkKind};
+use murmur_protocol::team::{LayerRange, Stream, WorkKind};
 
 use super::arithmetic::{Gradient, Layer, backward, forward, square};
 
@@ -154,8 +154,15 @@ impl Stage {
         }
     }
 
-    pub(crate) fn replace(&mut self, layers: Vec<Layer>) {
-        self.before = layers.clone();
-        self.layers = layers;
+    /// Where some of its layers are among those.
+    pub(crate) fn places(&self, layers: LayerRange) -> std::ops::Range<usize> {
+        let place = |layer: u32| layer as usize + 1 - self.first;
+        place(layers.first)..place(layers.end)
+    }
+
+    pub(crate) fn replace(&mut self, layers: LayerRange, states: Vec<Layer>) {
+        let places = self.places(layers);
+        self.before[places.clone()].copy_from_slice(&states);
+        self.layers[places].copy_from_slice(&states);
     }
 }

@@ -125,6 +125,7 @@ impl TrainerThread {
         let evaluation = self.view.validation_loss.map(|loss| LastEvaluation { loss, accuracy: self.view.accuracy });
         let (manifest, progress) = (self.settings.manifest.clone(), self.view.progress);
         if self.member.is_none() && self.engine.is_saved_in_pieces() {
+            self.engine.gather().map_err(|error| format!("cannot fetch the model for a checkpoint: {error}"))?;
             let (receiver, pieces) = sync_channel(0);
             let (counters, moments_in_8_bits) = (self.engine.counters(), self.engine.keeps_moments_in_8_bits());
             let head = Head { manifest, progress, counters, evaluation, moments_in_8_bits };

@@ -30,8 +30,10 @@ struct Piece {
     stage: usize,
     /// Of the stage's flat parameters.
     range: Range<usize>,
-    /// Where the stage begins among those of the model.
-    offset: usize,
+    /// Where they are among the parameters of the model.
+    place: Range<usize>,
+    /// Of the stage's moments before theirs.
+    before: MomentLengths,
     /// Of their moments.
     moments: MomentLengths,
 }
@@ -43,8 +45,6 @@ pub(super) struct Saving {
     has_average: bool,
     /// The last one first.
     left: Vec<Piece>,
-    /// Moments of the stage's pieces that have been copied.
-    done: MomentLengths,
     /// Copied, and not taken yet.
     copied: Option<EngineState>,
     receiver: SyncSender<EngineState>,
@@ -71,13 +71,10 @@ impl Saving {
     }
 
     fn copy_next(&mut self, resting: &[Resting<'_>], outer: Option<&OuterMomentum>) -> Option<EngineState> {
-        let Piece { stage, range, offset, moments } = self.left.pop()?;
-        if range.start == 0 {
-            self.done = MomentLengths::default();
-        }
+        let Piece { stage, range, place, mut before, moments } = self.left.pop()?;
         let Resting { parameters, moments: all, .. } = &resting[stage];
-        let copied = all.copied(&mut self.done, &moments);
-        let of = |values: &[f32]| values[offset + range.start..offset + range.end].to_vec();
+        let copied = all.copied(&mut before, &moments);
+        let of = |values: &[f32]| values[place.clone()].to_vec();
         Some(EngineState {
             parameters: parameters[range.clone()].to_vec(),
             first_moment: copied.first,
@@ -92,14 +89,21 @@ impl Saving {
     }
 }
 
-/// The pieces in which the state of a stage is saved, in order.
-fn pieces(optimizer: &Optimizer, (stage, offset): (usize, usize)) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
-    for (range, moments) in optimizer.lengths_by_tensor() {
-        match pieces.last_mut().filter(|last| range.end - last.range.start <= PIECE_MAX) {
-            Some(last) => (last.range.end, last.moments) = (range.end, last.moments.with(&moments)),
-            None => pieces.push(Piece { stage, range, offset, moments }),
+/// The pieces in which these tensors of a stage are saved, in order; `first`: where they begin in the model.
+fn pieces(optimizer: &Optimizer, tensors: Range<usize>, (stage, first): (usize, usize)) -> Vec<Piece> {
+    let (mut pieces, mut before, mut end) = (Vec::<Piece>::new(), MomentLengths::default(), first);
+    for (number, (range, moments)) in optimizer.lengths_by_tensor().enumerate() {
+        if tensors.contains(&number) {
+            let place = end..end + range.len();
+            end = place.end;
+            match pieces.last_mut().filter(|last| range.end - last.range.start <= PIECE_MAX) {
+                Some(last) => {
+                    (last.range.end, last.place.end, last.moments) = (range.end, end, last.moments.with(&moments));
+                }
+                None => pieces.push(Piece { stage, range, place, before, moments }),
+            }
         }
+        before = before.with(&moments);
     }
     pieces
 }
@@ -107,16 +111,17 @@ fn pieces(optimizer: &Optimizer, (stage, offset): (usize, usize)) -> Vec<Piece> 
 /// Bytes of the pieces of a state that are in memory at a time, one copied and one being written, where so many parameters are saved
 /// piece by piece; `outer`: values beside the moments, for each parameter.
 pub(crate) fn bytes_in_pieces(optimizer: &Optimizer, outer: usize) -> Option<usize> {
-    let pieces = pieces(optimizer, (0, 0));
+    let pieces = pieces(optimizer, 0..optimizer.tensors.len(), (0, 0));
     let is_large = pieces.last().is_some_and(|last| last.range.end > WHOLE_MAX);
     let bytes = |piece: &Piece| 4 * (1 + outer) * piece.range.len() + piece.moments.bytes();
     is_large.then(|| 2 * pieces.iter().map(bytes).max().unwrap_or_default())
 }
 
 impl Engine {
-    /// Whether [`Engine::begin_to_save`] takes it piece by piece: a large model that the CPU trains, without helpers.
+    /// Whether [`Engine::begin_to_save`] takes it piece by piece: a large model that the CPU trains, its
+    /// helpers' part of it as it is kept here.
     pub fn is_saved_in_pieces(&self) -> bool {
-        self.layout().parameters() > WHOLE_MAX && self.replica.resting().is_some()
+        self.layout().parameters() > WHOLE_MAX && self.replica.rests_between()
     }
 
     /// Begins to hand the state over, as it is now and after the next steps: each piece has some tensors' part of all vectors, in
@@ -128,16 +133,21 @@ impl Engine {
     /// Where the state is saved as a whole: see [`Engine::is_saved_in_pieces`].
     pub fn begin_to_save(&mut self, receiver: SyncSender<EngineState>) {
         assert!(self.is_saved_in_pieces(), "a state that is saved as a whole");
-        let mut left = Vec::new();
-        let mut offset = 0;
-        for (stage, resting) in self.replica.resting().into_iter().flatten().enumerate() {
-            left.extend(pieces(resting.optimizer, (stage, offset)));
-            offset += resting.parameters.len();
+        let mut left: Vec<Piece> = Vec::new();
+        for (stage, Resting { optimizer, tensors, .. }) in
+            self.replica.resting_between().into_iter().flatten().enumerate()
+        {
+            let first = left.last().map_or(0, |last| last.place.end);
+            left.extend(pieces(optimizer, tensors, (stage, first)));
         }
         left.reverse();
         let counters = self.counters();
-        let (has_average, done) = (self.manifest.optimizer.match_batch, MomentLengths::default());
-        self.saving = Some(Saving { counters, has_average, left, done, copied: None, receiver });
+        let has_average = self.manifest.optimizer.match_batch;
+        self.saving = Some(Saving { counters, has_average, left, copied: None, receiver });
+        if self.replica.resting().is_none() {
+            // What others have is as old as its copy: the next step would make parts of the state those of another one.
+            self.save_on(None);
+        }
     }
 
     /// Whether most moments are in codes of 8 bits.
@@ -154,7 +164,11 @@ impl Engine {
     pub fn save_on(&mut self, until: Option<Instant>) {
         let Some(saving) = &mut self.saving else { return };
         let is_over = || until.is_some_and(|until| until <= Instant::now());
-        let resting = self.replica.resting().expect("it was when this began");
+        let resting = self.replica.resting_between();
+        let Some(resting) = resting else {
+            self.saving = None;
+            return;
+        };
         if saving.go_on(&resting, self.outer.as_ref(), is_over) {
             self.saving = None;
         }

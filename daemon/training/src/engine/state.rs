@@ -10,6 +10,7 @@ use super::{Engine, TrainingError, check_finite, check_length};
 use crate::data::DataPosition;
 use crate::local_progress::LocalProgress;
 use crate::optimizer::{CodedMoments, MomentLengths, Moments, Optimizer, Rule};
+use crate::replica::Replica;
 use crate::schedule::WarmUpAgain;
 
 /// Everything that resuming needs, as plain values. All vectors are flat in the order of the layout,
@@ -148,17 +149,8 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn save(&mut self) -> Result<EngineState, TrainingError> {
-        // Parts that other machines exchange come with the moments: what has moved those since the last time is not asked for.
-        let before = match self.holding().is_all() {
-            true => None,
-            false => Some(self.local_progress.sample(&self.replica.parameters()?)),
-        };
-        let moments = self.replica.moments();
-        let (moments, optimizer_steps) = self.unless_others_lack(moments)?;
+        let (moments, optimizer_steps) = self.fetching(|replica| replica.moments())?;
         let counters = Counters { optimizer_steps, ..self.counters() };
-        if let Some(before) = before {
-            self.local_progress.leave_out(&before, &self.replica.parameters()?);
-        }
         Ok(EngineState {
             parameters: self.parameters()?,
             first_moment: moments.first,
@@ -170,6 +162,31 @@ impl Engine {
             outer_momentum: self.outer.as_ref().map(|outer| outer.momentum().to_vec()),
             counters,
         })
+    }
+
+    /// Fetches what other machines have, for a state that [`Engine::begin_to_save`] hands over before the next step.
+    ///
+    /// # Errors
+    /// When a machine is missing.
+    pub fn gather(&mut self) -> Result<(), TrainingError> {
+        self.fetching(|replica| replica.gather())
+    }
+
+    /// Parts that other machines exchange are fetched: what has moved those since the last time is not asked for.
+    fn fetching<T>(
+        &mut self,
+        fetch: impl FnOnce(&mut dyn Replica) -> candle_core::Result<T>,
+    ) -> Result<T, TrainingError> {
+        let before = match self.holding().is_all() {
+            true => None,
+            false => Some(self.local_progress.sample(&self.replica.parameters()?)),
+        };
+        let fetched = fetch(&mut *self.replica);
+        let fetched = self.unless_others_lack(fetched)?;
+        if let Some(before) = before {
+            self.local_progress.leave_out(&before, &self.replica.parameters()?);
+        }
+        Ok(fetched)
     }
 
     /// Where only another machine is missing, that is what is said.

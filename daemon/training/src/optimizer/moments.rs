@@ -94,6 +94,16 @@ impl MomentLengths {
         sum
     }
 
+    /// Moments of these lengths, all zero.
+    pub(crate) fn zeros(&self) -> Moments {
+        let [first, second, average] = [self.first, self.second, self.average].map(|length| vec![0.0; length]);
+        let mut coded = CodedMoments::default();
+        for ((_, to), [codes, scales]) in coded.named_mut().into_iter().zip(self.coded) {
+            (to.codes, to.scales) = (vec![0; codes], vec![0.0; scales]);
+        }
+        Moments { first, second, average, average_weight: 0.0, coded }
+    }
+
     /// Of these vectors.
     pub(crate) fn of(moments: &Moments) -> MomentLengths {
         let coded = moments.coded.named().map(|(_, codes)| [codes.codes.len(), codes.scales.len()]);
@@ -154,6 +164,12 @@ pub(super) enum OfTensor<'a> {
 }
 
 impl Moments {
+    /// None, with room for so many.
+    pub(crate) fn with_room(lengths: &MomentLengths) -> Moments {
+        let [first, second, average] = [lengths.first, lengths.second, lengths.average].map(Vec::with_capacity);
+        Moments { first, second, average, ..Moments::default() }
+    }
+
     /// Adds those of the tensors that follow.
     pub(crate) fn append(&mut self, next: &Moments) {
         self.first.extend_from_slice(&next.first);

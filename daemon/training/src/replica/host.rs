@@ -66,7 +66,8 @@ impl HostReplica {
     fn split(&mut self) -> (Computing<'_>, Resting<'_>) {
         let own = self.own();
         let HostReplica { model, parameters, gradient, second_lane, moments, micro_batch, optimizer, .. } = self;
-        let resting = Resting { parameters: &parameters[own], moments, optimizer };
+        let tensors = 0..optimizer.tensors.len();
+        let resting = Resting { parameters: &parameters[own], moments, optimizer, tensors };
         (Computing { model: &mut **model, parameters, gradient, second_lane, micro_batch: *micro_batch }, resting)
     }
 
@@ -181,7 +182,13 @@ impl Replica for HostReplica {
 
     fn resting(&self) -> Option<Vec<Resting<'_>>> {
         let HostReplica { moments, optimizer, .. } = self;
-        Some(vec![Resting { parameters: &self.parameters[self.own()], moments, optimizer }])
+        let tensors = 0..optimizer.tensors.len();
+        Some(vec![Resting { parameters: &self.parameters[self.own()], moments, optimizer, tensors }])
+    }
+
+    fn resting_mut(&mut self) -> Option<(&mut [f32], &mut Moments, &mut u64)> {
+        let own = self.own();
+        Some((&mut self.parameters[own], &mut self.moments, &mut self.steps))
     }
 
     fn compute_gradient_beside(

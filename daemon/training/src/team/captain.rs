@@ -14,12 +14,14 @@ use murmur_protocol::{Holding, Payload, PeerId, RunManifest};
 use super::kept::{Kept, pieces};
 use super::membership::left_for_captain;
 use super::part::{PartOutput, Piece, TeamPart, base_tensors, layouts};
-use super::state::{PartState, StateError};
+use super::state::StateError;
 use super::streams::{decoded, encoded};
 use crate::engine::{StageDevice, TrainingError, TrainingOptions};
 use crate::model::{Evaluation, StageSpec, transformer_of};
 use crate::ops::base_weights::BaseWeights;
+use crate::optimizer::Moments;
 use crate::pretrained::PretrainedBase;
+use crate::replica::Resting;
 
 /// Where the frozen weights of a base are, of which each machine holds its layers alone.
 #[derive(Debug)]
@@ -157,7 +159,8 @@ impl CaptainModel {
     /// Keeps the own stages' state in its place, and gives their memory back.
     fn take_back(&mut self) -> Result<(), TrainingError> {
         if let Some(part) = self.own.take() {
-            self.kept.put(&pieces(part.spec()), &part.state()?);
+            let of_own = pieces(part.spec());
+            part.with_state(|state| self.kept.put(&of_own, state, &of_own))?;
         }
         Ok(())
     }
@@ -174,16 +177,10 @@ impl CaptainModel {
         if let Some(own) = &self.own {
             let of_own = pieces(own.spec());
             if wanted.iter().any(|piece| of_own.contains(piece)) {
-                self.kept.put(&of_own, &own.state()?);
+                own.with_state(|state| self.kept.put(&of_own, state, &wanted))?;
             }
         }
-        let state = self.kept.joined(&wanted);
-        Ok(state
-            .map(|state| match kind {
-                StateKind::Parameters => PartState { moments: None, ..state },
-                _ => state,
-            })
-            .map(|state| Payload::from(state.to_bytes())))
+        Ok(self.kept.bytes(&wanted, kind != StateKind::Parameters).map(Payload::from))
     }
 
     /// Keeps the state of another machine's layers.
@@ -258,37 +255,72 @@ impl CaptainModel {
         self.own.as_mut().map_or(Ok(()), TeamPart::discard)
     }
 
-    /// All of the model, where what others have counts as it was kept.
-    pub(super) fn state(&self) -> Result<PartState, TrainingError> {
-        let own =
-            self.own.as_ref().map(|part| Ok::<_, TrainingError>((pieces(part.spec()), part.state()?))).transpose()?;
-        Ok(self.kept.with(own.as_ref()).expect(IS_KEPT))
+    /// The parameters of all of the model, where what others have counts as it was kept.
+    pub(super) fn parameters(&self) -> Result<Vec<f32>, TrainingError> {
+        let Some(part) = &self.own else { return Ok(self.kept.parameters_with(None).expect(IS_KEPT)) };
+        let all = part.with_state(|(own, _)| self.kept.parameters_with(Some((&pieces(part.spec()), own))))?;
+        Ok(all.expect(IS_KEPT))
     }
 
-    /// Takes a state of all of the model up: into own stages, and into what is kept.
-    pub(super) fn set_state(&mut self, state: &PartState) -> Result<(), TrainingError> {
-        let (kept, own) = (&mut self.kept, &mut self.own);
-        // Own stages' moments are to stay where none come.
-        if let Some(part) = own {
-            kept.put(&pieces(part.spec()), &part.state()?);
+    /// The moments of all of the model, and the steps since they were zero.
+    pub(super) fn moments(&self) -> Result<(Moments, u64), TrainingError> {
+        let Some(part) = &self.own else { return Ok(self.kept.moments_with(None).expect(IS_KEPT)) };
+        let of_own = pieces(part.spec());
+        let all =
+            part.with_state(|(_, moments)| self.kept.moments_with(moments.map(|moments| (&of_own[..], moments))))?;
+        Ok(all.expect(IS_KEPT))
+    }
+
+    /// All of the model where it lies, in order; `None` where the captain's own part lies on a GPU, or some of the rest is not kept.
+    pub(super) fn resting(&self) -> Option<Vec<Resting<'_>>> {
+        let Some(part) = &self.own else { return self.kept.resting(None) };
+        self.kept.resting(Some((&pieces(part.spec()), part.resting()?)))
+    }
+
+    /// Whether that is so but for what is not kept.
+    pub(super) fn rests(&self) -> bool {
+        self.own.as_ref().map_or(self.device.is_cpu(), |part| part.resting().is_some())
+    }
+
+    /// Steps since the moments were zero.
+    pub(super) fn steps_of_moments(&self) -> u64 {
+        self.own.as_ref().map_or_else(|| self.kept.steps(), |part| Some(part.steps_of_moments())).unwrap_or_default()
+    }
+
+    /// Takes parameters of all of the model up: into the own part, and into what is kept.
+    pub(super) fn set_parameters(&mut self, values: &[f32]) -> Result<(), TrainingError> {
+        let of_own = self.own.as_ref().map(|part| pieces(part.spec())).unwrap_or_default();
+        let all = self.kept.all();
+        let others: Vec<usize> = all.iter().copied().filter(|piece| !of_own.contains(piece)).collect();
+        self.kept.put(&all, (values, None), &others);
+        self.set_own_parameters(values)
+    }
+
+    /// Takes up what the own part has of the parameters of all of the model; what is kept of others stays as it is.
+    pub(super) fn set_own_parameters(&mut self, values: &[f32]) -> Result<(), TrainingError> {
+        let Some(part) = &mut self.own else { return Ok(()) };
+        let own = self.kept.part_of(&pieces(part.spec()), (values, None)).parameters;
+        part.edit(&mut |values| values.copy_from_slice(&own))
+    }
+
+    /// The same of moments; `is_all`: also into what is kept of others.
+    pub(super) fn set_moments(&mut self, moments: &Moments, steps: u64, is_all: bool) -> Result<(), TrainingError> {
+        let of_own = self.own.as_ref().map(|part| pieces(part.spec())).unwrap_or_default();
+        if is_all || self.own.is_none() {
+            self.kept.put_moments(moments, steps, &of_own);
         }
-        kept.put(&kept.all(), state);
-        own.as_mut().map_or(Ok(()), |part| part.set_state(kept.taken(&pieces(part.spec())).expect(IS_KEPT)))
-    }
-
-    /// Takes up what own stages have of a state of all of the model; what is kept of others stays as it is.
-    pub(super) fn set_own_state(&mut self, state: &PartState) -> Result<(), TrainingError> {
-        let Some(part) = &mut self.own else { return self.set_state(state) };
-        part.set_state(self.kept.part_of(&pieces(part.spec()), state))
+        let Some(part) = &mut self.own else { return Ok(()) };
+        match self.kept.part_of(&of_own, (&[], Some((moments, steps)))).moments {
+            Some((moments, steps)) => part.set_moments(moments, steps),
+            None => Ok(()),
+        }
     }
 
     /// What is kept of each helper's stage, in order, and of which cut that is; `None` before the first one.
     pub(super) fn of_helpers(&self, with_moments: bool) -> Option<(u64, Vec<Payload>)> {
         let (epoch, cut) = self.cut.as_ref()?;
         let payload = |(_, _, stage): (usize, PeerId, &CutStage)| {
-            let state = self.kept.joined(&pieces(&part_of(stage))).expect(IS_KEPT);
-            let moments = state.moments.filter(|_| with_moments);
-            Payload::from(PartState { moments, ..state }.to_bytes())
+            Payload::from(self.kept.bytes(&pieces(&part_of(stage)), with_moments).expect(IS_KEPT))
         };
         Some((*epoch, cut.of_helpers().map(payload).collect()))
     }

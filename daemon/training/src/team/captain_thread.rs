@@ -25,6 +25,8 @@ pub struct TeamView(Arc<Mutex<Shown>>);
 #[derive(Clone, Debug, Default)]
 struct Shown {
     status: Option<TeamStatus>,
+    /// When that was.
+    seen_at: Option<Instant>,
     /// Seconds in which the captain stood still within a batch, by the helper that it waited for.
     waits: Vec<(PeerId, f64)>,
     /// Seconds in which there was no batch to compute, since the team was not whole.
@@ -35,6 +37,13 @@ impl TeamView {
     /// Where the team stands; `None` before training has begun.
     pub fn status(&self) -> Option<TeamStatus> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).status.clone()
+    }
+
+    /// The helper that has had something to do for a batch or a copy for longest, and for how long.
+    pub fn awaits(&self) -> Option<(PeerId, Duration)> {
+        let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (helper, before) = shown.status.as_ref()?.awaits?;
+        Some((helper, before + shown.seen_at?.elapsed()))
     }
 
     /// Seconds in which the captain stood still in the middle of a batch, by the helper that it waited for.
@@ -52,7 +61,8 @@ impl TeamView {
     }
 
     pub(super) fn set_status(&self, status: TeamStatus) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).status = Some(status);
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (shown.status, shown.seen_at) = (Some(status), Some(Instant::now()));
     }
 
     pub(super) fn add_wait(&self, helper: PeerId, wait: Duration) {
@@ -134,7 +144,7 @@ impl Pump {
         self.view.set_status(self.captain.status(self.now()));
         loop {
             let wait = self.captain.next_deadline().map_or(IDLE, |deadline| deadline - self.now());
-            let (event, after) = match facts.recv_timeout(wait) {
+            let (event, mut after) = match facts.recv_timeout(wait) {
                 Ok(Fact::Heard(heard)) => self.event(heard),
                 Ok(Fact::Owner(event)) => (*event, None),
                 Err(RecvTimeoutError::Timeout) => (CaptainEvent::TimePassed, None),
@@ -146,6 +156,7 @@ impl Pump {
             // First, so that who gets an order sees what it follows from.
             self.view.set_status(self.captain.status(now));
             while let Some(effect) = self.captain.poll_effect() {
+                after = Pump::cause(&effect, after);
                 self.carry_out(effect, after);
             }
         }
@@ -175,6 +186,11 @@ impl Pump {
                 (event, Some(helper))
             }
         }
+    }
+
+    /// Whose word an order follows from: of a helper that is taken for lost, its silence.
+    fn cause(effect: &CaptainEffect, before: Option<PeerId>) -> Option<PeerId> {
+        if let CaptainEffect::Notice(TeamNotice::HelperLost { helper, .. }) = effect { Some(*helper) } else { before }
     }
 
     fn carry_out(&mut self, effect: CaptainEffect, after: Option<PeerId>) {

@@ -81,6 +81,13 @@ impl Costing<'_> {
         (state + base) as u64
     }
 
+    /// Bytes of what is trained of a part: all of its state, and the parameters alone.
+    fn state(&self, part: &StageSpec) -> (u64, u64) {
+        let lengths = PartLengths::of(self.manifest, part, self.options.moments_in_8_bits);
+        let parameters = VALUE * lengths.trained;
+        ((parameters + lengths.moments.bytes()) as u64, parameters as u64)
+    }
+
     /// All that stays whatever is under way: parameters, base, gradient, moments.
     fn held_always(&self, part: &StageSpec) -> u64 {
         let MemoryEstimate { parameters, gradient, moments, .. } = self.memory(part, 1);
@@ -102,14 +109,18 @@ pub fn fits_here(
     alone(&costs(manifest, options, threads, wire, kernels).0, place, 1).is_some()
 }
 
-/// Bytes that a captain needs at least, for embedding and head, and about as many for each layer that it keeps.
+/// Bytes that a captain needs at least, for embedding and head and for what it keeps of all layers where others have them, and about as
+/// many more for each layer that it has itself.
 pub fn captain_needs(
     manifest: &RunManifest,
     options: &TrainingOptions,
     (wire, threads, kernels): (Wire, usize, Kernels),
 ) -> (u64, u64) {
-    let ModelCosts { layer, embedding, head, stage_bytes, .. } = costs(manifest, options, threads, wire, kernels).0;
-    (stage_bytes + embedding.bytes + head.bytes + head.held_bytes, layer.bytes + layer.held_bytes)
+    let ModelCosts { layers, layer, embedding, head, stage_bytes, .. } =
+        costs(manifest, options, threads, wire, kernels).0;
+    let of_lent = u64::from(layers + 1) * layer.kept_bytes;
+    let least = stage_bytes + embedding.bytes + head.bytes + head.held_bytes + of_lent;
+    (least, (layer.bytes + layer.held_bytes).saturating_sub(layer.kept_bytes))
 }
 
 /// Rows of a microbatch, at most.
@@ -138,17 +149,21 @@ pub fn costs(
     let held = activations(&one, 2).saturating_sub(activations(&one, 1));
     let two = if spec.layers > 1 { layers(0..2) } else { layers(0..1) };
     let by_layer = activations(&two, 1).saturating_sub(activations(&one, 1)).saturating_sub(held);
+    let (state, parameters) = costing.state(&one);
     let layer = LayerCosts {
         operations: costing.operations(&one, tokens),
         bytes: costing.held_always(&one) + by_layer,
         held_bytes: held,
+        // Its parameters are copied for exchanges, and sent after them.
+        kept_bytes: state + parameters,
+        copied_bytes: parameters,
         moved_bytes: costing.moved(&one),
     };
     let of_end = |part: StageSpec| LayerCosts {
         operations: costing.operations(&part, tokens),
         bytes: costing.held_always(&part) + activations(&part, 1).saturating_sub(activations(&ends, 1)),
-        held_bytes: 0,
         moved_bytes: costing.moved(&part),
+        ..LayerCosts::default()
     };
     let codec = StreamCodec::new(wire, spec.width as usize);
     let costs = ModelCosts {
@@ -222,4 +237,32 @@ mod tests {
             assert!((summed / all - 1.0).abs() < 1e-9, "{summed} {all}");
         }
     }
+    /// Where all weights are trained a captain spares gradients and activations, and no more.
+    #[test]
+    fn what_a_captain_keeps_of_the_layers_of_others_is_counted() {
+        let model =
+            TransformerModel { layers: 4, width: 64, heads: 2, feed_forward: 96, context: 32, ..Default::default() };
+        let mut manifest = RunManifest { model: model.into(), ..RunManifest::default() };
+        let options = TrainingOptions::default();
+        let of = |manifest: &RunManifest| costs(manifest, &options, 1, Wire::F32, Kernels::Fused).0;
+        let trained = |manifest: &RunManifest| PartLengths::of(manifest, &layers(0..1), false).trained as u64;
+        let all = of(&manifest);
+        // Parameters and two moments, and the parameters once more on their way.
+        assert_eq!((all.layer.kept_bytes, all.layer.copied_bytes), (16 * trained(&manifest), 4 * trained(&manifest)));
+        let (least, more) = captain_needs(&manifest, &options, (Wire::F32, 1, Kernels::Fused));
+        assert!(least > 4 * 16 * trained(&manifest) && more > 0, "{least} {more}");
+        let place = |memory_bytes| Place { memory_bytes, operations_per_second: 1.0, link: LINK };
+        let helpers = [(murmur_protocol::PeerId::from_public_key([1; 32]), place(1 << 40))];
+        let cut = |memory| murmur_protocol::team::cut::best_team(&all, &place(memory), &helpers, 2);
+        assert!(cut(least - 1).is_none(), "it fits nowhere without what the captain keeps");
+        let cut = cut(least).expect("it fits");
+        assert_eq!(murmur_protocol::team::cut::bytes_of(&all, &cut)[0], least);
+        manifest.lora.rank = 2;
+        let adapters = of(&manifest);
+        assert_eq!(adapters.layer.kept_bytes, 16 * trained(&manifest));
+        assert!(20 * adapters.layer.kept_bytes < all.layer.kept_bytes);
+    }
+
+    const LINK: murmur_protocol::team::Link =
+        murmur_protocol::team::Link { up: f64::INFINITY, down: f64::INFINITY, latency: 0.0 };
 }

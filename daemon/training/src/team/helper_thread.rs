@@ -284,8 +284,10 @@ impl Pump {
                 self.stage.discard()?;
                 None
             }
-            HelperEffect::Copy { request, kind } => Some(self.stage.copy(request, kind)?),
-            HelperEffect::Write { request, kind, payload } => Some(self.stage.write(request, kind, &payload)),
+            HelperEffect::Copy { request, kind, layers } => Some(self.stage.copy(request, kind, layers)?),
+            HelperEffect::Write { request, kind, layers, payload } => {
+                Some(self.stage.write(request, kind, layers, &payload))
+            }
         };
         Ok(reply)
     }

@@ -7,11 +7,13 @@ use std::time::Instant;
 use murmur_protocol::manifest::TransformerModel;
 use murmur_protocol::numerics::StreamCodec;
 use murmur_protocol::team::bounds::REASON_BYTES_MAX;
-use murmur_protocol::team::{Assign, HelperEvent, Loading, Outcome, StateKind, StepFactors, Stream, Work, WorkKind};
+use murmur_protocol::team::{
+    Assign, HelperEvent, LayerRange, Loading, Outcome, StateKind, StepFactors, Stream, Work, WorkKind,
+};
 use murmur_protocol::{Payload, RunManifest};
 
-use super::part::{PartOutput, Piece, TeamPart, base_tensors};
-use super::state::PartState;
+use super::part::{PartLengths, PartOutput, Piece, TeamPart, base_tensors};
+use super::state::{Lying, PartState, StateView, bytes_of};
 use super::streams::{decoded, encoded};
 use crate::engine::{StageDevice, TrainingError, TrainingOptions};
 use crate::model::transformer::stage_layout;
@@ -34,6 +36,10 @@ struct Held {
     rows_max: u32,
     /// `None` until its base is here.
     part: Option<TeamPart>,
+    /// Of a state that goes or comes in parts, where the stage's own vectors are not in the machine's memory: by its request, all of it;
+    /// and what has come.
+    copied: Option<(u64, PartState)>,
+    come: Option<PartState>,
     /// Lanes that the batch under way has, as far as they have been seen.
     lanes: usize,
 }
@@ -71,7 +77,8 @@ impl HelperStage {
             None => Some(self.built(&manifest, &spec, None)?),
         };
         let loading = if part.is_some() { Loading::Complete } else { Loading::BaseMissing };
-        self.stage = Some(Held { manifest, spec, codec, rows_max: assign.rows_max, part, lanes: 1 });
+        self.stage =
+            Some(Held { manifest, spec, codec, rows_max: assign.rows_max, part, copied: None, come: None, lanes: 1 });
         Ok(loading)
     }
 
@@ -188,25 +195,60 @@ impl HelperStage {
         self.part()?.discard()
     }
 
-    /// A copy of the stage's state.
+    /// A copy of the state of some of the stage's layers.
     ///
     /// # Errors
     /// As [`HelperStage::sum`].
-    pub fn copy(&mut self, request: u64, kind: StateKind) -> Result<HelperEvent, TrainingError> {
-        let state = self.part()?.state()?;
-        let moments = state.moments.filter(|_| kind == StateKind::Training);
-        let payload = Payload::from(PartState { moments, ..state }.to_bytes());
+    pub fn copy(&mut self, request: u64, kind: StateKind, layers: LayerRange) -> Result<HelperEvent, TrainingError> {
+        let held = self.stage.as_mut().ok_or_else(missing)?;
+        let (before, own) = held.lengths_of(layers);
+        let part = held.part.as_ref().ok_or_else(missing)?;
+        if part.resting().is_none() && held.copied.as_ref().is_none_or(|(of, _)| *of != request) {
+            held.copied = Some((request, part.state()?));
+        }
+        let bytes = |(parameters, moments): Lying<'_>| {
+            let moments = moments.filter(|_| kind == StateKind::Training);
+            let moments =
+                moments.map(|(moments, steps)| (moments.copied(&mut before.moments.clone(), &own.moments), steps));
+            let moments = moments.as_ref().map(|(moments, steps)| (moments, *steps));
+            bytes_of(&[(&parameters[before.trained..][..own.trained], moments)])
+        };
+        let payload = Payload::from(match &held.copied {
+            Some((of, state)) if *of == request => bytes(state.lying()),
+            _ => part.with_state(bytes)?,
+        });
+        held.copied = held.copied.take().filter(|_| layers.end < held.spec.layers.end);
         Ok(HelperEvent::Copied { request, payload })
     }
 
-    /// Takes a state up, or the base of the layers.
-    pub fn write(&mut self, request: u64, kind: StateKind, payload: &Payload) -> HelperEvent {
+    /// Takes a state of some layers up, or the base of all.
+    pub fn write(&mut self, request: u64, kind: StateKind, layers: LayerRange, payload: &Payload) -> HelperEvent {
         let written = match kind {
             StateKind::Base => self.write_base(payload.bytes()),
-            StateKind::Training | StateKind::Parameters => self.part().and_then(|part| part.write(payload.bytes())),
+            StateKind::Training | StateKind::Parameters => self.write_state(layers, payload.bytes()),
             StateKind::Correction => Err(TrainingError::Team("corrections come as parameters".to_owned())),
         };
         HelperEvent::Written { request, result: written.map_err(|error| short(&error)) }
+    }
+
+    fn write_state(&mut self, layers: LayerRange, bytes: &[u8]) -> Result<(), TrainingError> {
+        let held = self.stage.as_mut().ok_or_else(missing)?;
+        let (before, own) = held.lengths_of(layers);
+        let part = held.part.as_mut().ok_or_else(missing)?;
+        let view = StateView::of(bytes, own.trained, &own.moments)?;
+        if part.write_where_it_lies(&view, &before, &own) {
+            return Ok(());
+        }
+        let state = view.to_state(&own.moments);
+        let come = match held.come.take().filter(|_| layers.first > held.spec.layers.start) {
+            Some(come) => come.followed_by(&state),
+            None => state,
+        };
+        if layers.end < held.spec.layers.end {
+            held.come = Some(come);
+            return Ok(());
+        }
+        part.set_state(come)
     }
 
     fn write_base(&mut self, bytes: &[u8]) -> Result<(), TrainingError> {
@@ -220,6 +262,18 @@ impl HelperStage {
 
     fn part(&mut self) -> Result<&mut TeamPart, TrainingError> {
         self.stage.as_mut().and_then(|held| held.part.as_mut()).ok_or_else(missing)
+    }
+}
+
+impl Held {
+    /// How long the vectors of the layers before these are, and those of these.
+    fn lengths_of(&self, layers: LayerRange) -> (PartLengths, PartLengths) {
+        let moments_in_8_bits = self.part.as_ref().is_some_and(|part| !part.lengths().moments.is_exact());
+        let of = |layers: Range<u32>| {
+            let part = StageSpec { layers, embeds: false, predicts: false };
+            PartLengths::of(&self.manifest, &part, moments_in_8_bits)
+        };
+        (of(self.spec.layers.start..layers.first), of(layers.numbers()))
     }
 }
 

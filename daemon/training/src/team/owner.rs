@@ -15,9 +15,9 @@ use super::captain::{CaptainModel, Passing};
 use super::captain_thread::{CaptainThread, OnNotice, Order, TeamView};
 use super::membership::SwarmTicket;
 use super::part::Piece;
-use super::state::PartState;
 use super::wire::{Facts, TeamWire, Told};
 use crate::engine::TrainingError;
+use crate::optimizer::Moments;
 use crate::replica::stage::Microbatch;
 
 /// How long a call waits for a team that is not whole before it says so: exchanges wait as long.
@@ -298,37 +298,60 @@ impl Owner {
         Ok(false)
     }
 
-    /// Where helpers exchange their layers by themselves, what is kept of those may be old without moments: nobody is shown them.
+    /// Where helpers exchange their layers by themselves, what is kept of those may be old: nobody is shown them.
     /// Else a state whose parts are of different steps is none: what is older waits for the team to be whole.
-    pub(super) fn state(&mut self, with_moments: bool) -> Result<PartState> {
-        if (with_moments || !self.has_members()) && !self.refresh(with_moments)? {
+    pub(super) fn parameters(&mut self) -> Result<Vec<f32>> {
+        if !self.has_members() && !self.refresh(false)? {
             return self.waiting();
         }
-        self.model.state().map_err(|error| team_error(&error))
+        self.model.parameters().map_err(|error| team_error(&error))
     }
 
-    /// A new state, of which every machine is given its part before it computes: once where several follow each other meanwhile.
+    /// Fetches what helpers have, with moments.
+    pub(super) fn gather(&mut self) -> Result<()> {
+        if self.refresh(true)? { Ok(()) } else { self.waiting() }
+    }
+
+    /// New parameters, of which every machine is given its part before it computes: once where several follow each other meanwhile.
     ///
-    /// Where helpers exchange their layers by themselves it is new in the captain's part alone.
-    pub(super) fn set_state(&mut self, state: &PartState) -> Result<()> {
+    /// Where helpers exchange their layers by themselves they are new in the captain's part alone.
+    pub(super) fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
+        let set =
+            if self.has_members() { self.model.set_own_parameters(values) } else { self.model.set_parameters(values) };
+        set.map_err(|error| team_error(&error))?;
+        self.has_changed(false);
+        Ok(())
+    }
+
+    /// The same of moments, which helpers are given with the parameters of now.
+    pub(super) fn set_moments(&mut self, moments: &Moments, steps: u64) -> Result<()> {
+        if !self.has_members() && !self.refresh(false)? {
+            return self.waiting();
+        }
+        let set = self.model.set_moments(moments, steps, !self.has_members());
+        set.map_err(|error| team_error(&error))?;
+        self.has_changed(true);
+        Ok(())
+    }
+
+    /// What helpers are to write from now on.
+    fn has_changed(&mut self, with_moments: bool) {
         if self.has_members() {
             self.division.has_changed = true;
-            return self.model.set_own_state(state).map_err(|error| team_error(&error));
+            return;
         }
-        self.model.set_state(state).map_err(|error| team_error(&error))?;
         self.is_old[0] = false;
-        self.is_old[1] &= state.moments.is_none();
+        self.is_old[1] &= !with_moments;
         if self.setup.is_some() {
             // Nobody has any of it.
-            return Ok(());
+            return;
         }
         // Where helpers' moments are kept after each step, those go along: a helper may have been lost meanwhile.
-        let is_whole = state.moments.is_some() || (self.copies_after_steps && !self.is_whole());
+        let is_whole = with_moments || (self.copies_after_steps && !self.is_whole());
         self.unwritten = match (is_whole, self.unwritten) {
             (true, _) | (_, Some(StateKind::Training)) => Some(StateKind::Training),
             _ => Some(StateKind::Parameters),
         };
-        Ok(())
     }
 
     /// Whether helpers exchange their layers by themselves.

@@ -3,7 +3,7 @@
 
 use murmur_protocol::{ModelLayout, RunManifest};
 
-use super::state::PartState;
+use super::state::{Lying, PartState, StateView, bytes_of};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::cut::{StageDevice, stage_on_device, why_not_cut};
 use crate::engine::{TrainingError, TrainingOptions};
@@ -12,7 +12,8 @@ use crate::model::stage::{BackwardOutput, Evaluated, StageSpec};
 use crate::model::transformer::stage_layout;
 use crate::model::{self, Evaluation, Transformer, transformer_of};
 use crate::ops::base_weights::BaseWeights;
-use crate::optimizer::{MomentLengths, Optimizer};
+use crate::optimizer::{MomentLengths, Moments, Optimizer};
+use crate::replica::Resting;
 use crate::replica::stage::{Microbatch, Stage};
 
 /// A part of a batch, as one part of the model sees it: with tokens, or by its size alone.
@@ -40,7 +41,7 @@ impl Piece {
 }
 
 /// How long the vectors of a part are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartLengths {
     /// Of the frozen base and all else that is not trained; without adapters the same as `trained`.
     pub weights: usize,
@@ -198,7 +199,7 @@ impl TeamPart {
     /// # Errors
     /// When the device fails.
     pub fn copy(&self) -> Result<Vec<u8>, TrainingError> {
-        Ok(self.state()?.to_bytes())
+        self.with_state(|state| bytes_of(&[state]))
     }
 
     /// Takes over what another machine's [`TeamPart::copy`] has given: parameters, and moments where they come along.
@@ -206,8 +207,51 @@ impl TeamPart {
     /// # Errors
     /// When it is of another part, or holds values that are not finite; nothing has changed then.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), TrainingError> {
-        let state = PartState::from_bytes(bytes, self.lengths.trained, &self.lengths.moments)?;
-        self.set_state(state)
+        let lengths = self.lengths;
+        let PartLengths { trained, moments, .. } = lengths;
+        let view = StateView::of(bytes, trained, &moments)?;
+        match self.write_where_it_lies(&view, &PartLengths::default(), &lengths) {
+            true => Ok(()),
+            false => self.set_state(view.to_state(&moments)),
+        }
+    }
+
+    /// Writes a state of some of its tensors, which follow others of those lengths, into the vectors that there are. Returns whether
+    /// it could: they have to lie in the machine's memory.
+    pub(super) fn write_where_it_lies(
+        &mut self,
+        view: &StateView<'_>,
+        at: &PartLengths,
+        lengths: &PartLengths,
+    ) -> bool {
+        let Some((parameters, moments, steps)) = self.stage.replica_mut().resting_mut() else { return false };
+        view.write_parameters(&mut parameters[at.trained..][..lengths.trained]);
+        *steps = view.write_moments(moments, &at.moments, &lengths.moments).unwrap_or(*steps);
+        true
+    }
+
+    /// Its parameters and moments where they lie in the machine's memory, else a copy of them.
+    pub(super) fn with_state<T>(&self, read: impl FnOnce(Lying<'_>) -> T) -> Result<T, TrainingError> {
+        let replica = self.stage.replica();
+        match self.resting() {
+            Some(Resting { parameters, moments, .. }) => {
+                Ok(read((parameters, Some((moments, replica.steps_of_moments())))))
+            }
+            None => Ok(read(self.state()?.lying())),
+        }
+    }
+
+    /// The same, where they lie there.
+    pub(super) fn resting(&self) -> Option<Resting<'_>> {
+        self.stage.replica().resting()?.into_iter().next()
+    }
+
+    pub(super) fn steps_of_moments(&self) -> u64 {
+        self.stage.replica().steps_of_moments()
+    }
+
+    pub(super) fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<(), TrainingError> {
+        Ok(self.stage.replica_mut().set_moments(moments, steps)?)
     }
 
     pub(super) fn parameters(&self) -> Result<Vec<f32>, TrainingError> {

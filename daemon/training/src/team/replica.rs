@@ -27,7 +27,7 @@ use crate::engine::{StageDevice, TrainingOptions};
 use crate::model::{Evaluation, StageSpec, trained_layout, transformer_of};
 use crate::optimizer::{Moments, Optimizer, norm_of};
 use crate::replica::stage::Microbatch;
-use crate::replica::{InParts, Replica};
+use crate::replica::{InParts, Replica, Resting};
 
 /// How a captain trains its team.
 pub struct TeamOptions {
@@ -137,11 +137,11 @@ impl Replica for TeamReplica {
     }
 
     fn parameters(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Owned(self.owner().state(false)?.parameters))
+        Ok(Cow::Owned(self.owner().parameters()?))
     }
 
     fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
-        self.owner().set_state(&PartState { parameters: values.to_vec(), moments: None })
+        self.owner().set_parameters(values)
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
@@ -249,14 +249,29 @@ impl Replica for TeamReplica {
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {
-        let state = self.owner().state(true)?;
-        state.moments.ok_or_else(|| Error::Msg("a part of the model has no moments".to_owned()))
+        let owner = &mut *self.owner();
+        owner.gather()?;
+        owner.model.moments().map_err(|error| Error::Msg(error.to_string()))
     }
 
     fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
-        let owner = &mut *self.owner();
-        let PartState { parameters, .. } = owner.state(false)?;
-        owner.set_state(&PartState { parameters, moments: Some((moments, steps)) })
+        self.owner().set_moments(&moments, steps)
+    }
+
+    fn resting_between(&mut self) -> Option<Vec<Resting<'_>>> {
+        self.owner.get_mut().unwrap_or_else(PoisonError::into_inner).model.resting()
+    }
+
+    fn rests_between(&self) -> bool {
+        self.owner().model.rests()
+    }
+
+    fn gather(&mut self) -> Result<()> {
+        self.owner().gather()
+    }
+
+    fn steps_of_moments(&self) -> u64 {
+        self.owner().model.steps_of_moments()
     }
 
     fn waits(&self) -> Option<String> {

@@ -12,12 +12,14 @@ use murmur_protocol::team::{
 };
 use murmur_protocol::{Correction, Part, Payload, PeerId, RunManifest};
 
+use self::manner::{Lie, Manner};
 use super::*;
 use crate::engine::{Engine, StageDevice, TrainingError, TrainingOptions};
 use crate::model::transformer_of;
 use crate::ops::Kernels;
 use crate::{BaseWeights, Corpus, Device, EngineState, StepReport};
 
+mod manner;
 mod membership;
 mod on_gpu;
 mod streams;
@@ -38,49 +40,6 @@ struct Plugged {
     me: PeerId,
     board: Switchboard,
     manner: Manner,
-}
-
-/// How a machine behaves.
-#[derive(Clone, Copy, Debug, Default)]
-struct Manner {
-    /// It is killed before it says this many more words.
-    words_left: Option<u32>,
-    /// What becomes of states that it sends.
-    lie: Option<Lie>,
-}
-
-/// A state that cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Lie {
-    Garbage,
-    Short,
-    Long,
-    NotFinite,
-    Huge,
-}
-
-impl Lie {
-    fn told(self, state: &[u8]) -> Vec<u8> {
-        let mut bytes = state.to_vec();
-        match self {
-            Lie::Garbage => bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * at % 251 + 3) as u8),
-            Lie::Short => bytes.truncate(bytes.len() - 4),
-            Lie::Long => bytes.extend(vec![0; 1 << 20]),
-            Lie::NotFinite => bytes[5..9].copy_from_slice(&f32::INFINITY.to_le_bytes()),
-            Lie::Huge => bytes[5..9].copy_from_slice(&1e9_f32.to_le_bytes()),
-        }
-        bytes
-    }
-
-    /// What the captain's owner reads of it.
-    fn reason(self) -> &'static str {
-        match self {
-            Lie::Garbage | Lie::Short => "it has another length than a part's state",
-            Lie::Long => "are the most",
-            Lie::NotFinite => "it holds values that are not finite",
-            Lie::Huge => "its parameters are more than 64 times as large as before",
-        }
-    }
 }
 
 impl Switchboard {
@@ -120,8 +79,11 @@ impl TeamWire for Plugged {
                 return;
             }
             *left -= 1;
+            if *left == 0 && !self.manner.hangs {
+                self.board.kill(to, self.me);
+            }
             if *left == 0 {
-                return self.board.kill(to, self.me);
+                return;
             }
         }
         let (header, body) = word.to_parts();
@@ -226,7 +188,7 @@ impl Team {
 
     /// One more helper.
     fn help(&mut self, number: u8, options: TrainingOptions, words_left: Option<u32>) {
-        self.help_as(number, options, Manner { words_left, lie: None });
+        self.help_as(number, options, Manner { words_left, ..Manner::default() });
     }
 
     fn help_as(&mut self, number: u8, options: TrainingOptions, manner: Manner) {

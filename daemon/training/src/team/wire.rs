@@ -169,14 +169,15 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::team::{Direction, Frame, StateKind, Stream, TeamMessage};
+    use murmur_protocol::team::{Direction, Frame, LayerRange, StateKind, Stream, TeamMessage};
 
     use super::*;
 
     #[test]
     fn a_word_comes_out_as_it_went_in_and_nothing_else_does() {
         let payload = Payload::from(vec![1, 2, 3]);
-        let header = StateHeader { epoch: 1, request: 2, kind: StateKind::Training, revision: 3, bytes: 3 };
+        let layers = LayerRange { first: 4, end: 5 };
+        let header = StateHeader { epoch: 1, request: 2, kind: StateKind::Training, layers, revision: 3, bytes: 3 };
         let stream = Stream { rows: 1, payload: payload.clone() };
         let frame = Frame { epoch: 1, batch: 2, microbatch: 3, direction: Direction::Backward, stream };
         let release = Packet::Message(TeamMessage::Release { epoch: 7 });

@@ -367,7 +367,8 @@ impl Captain {
         own.for_each(|stage| (stage.has_stepped, stage.is_copied) = (true, true));
         let cut = self.cut.as_ref().expect("a batch has a cut");
         for layer in cut.of_captain().flat_map(|stage| cut.layers(stage)) {
-            self.kept[layer as usize] = self.revision;
+            let layer = layer as usize;
+            (self.kept[layer], self.kept_parameters[layer]) = (self.revision, self.revision);
         }
         self.end_step(now);
     }

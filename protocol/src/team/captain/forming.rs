@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::roster::Task;
+use super::states::InParts;
 use super::{Captain, CaptainEffect, Packet, Phase};
 use crate::Payload;
 use crate::peer::PeerId;
@@ -35,20 +36,20 @@ impl Waiting {
 /// States of layers that are about to move are copied to the owner.
 #[derive(Debug)]
 pub(super) struct Saving {
-    cut: Cut,
+    /// What comes then; none where somebody leaves whose layers fit nowhere else.
+    cut: Option<Cut>,
     /// Of whom, by request.
-    copies: BTreeMap<u64, (PeerId, HeldLayers)>,
-    since: Time,
+    copies: BTreeMap<u64, (PeerId, HeldLayers, InParts)>,
 }
 
 impl Saving {
     pub(super) fn awaited(&self) -> Vec<(PeerId, Task, Time)> {
-        self.copies.values().map(|(helper, _)| (*helper, Task::Copy, self.since)).collect()
+        self.copies.values().map(|(helper, _, parts)| (*helper, Task::Copy, parts.since)).collect()
     }
 
     /// Whether a helper gives its state, or has a stage of the cut that comes.
     pub(super) fn concerns(&self, helper: PeerId) -> bool {
-        self.cut.has(helper) || self.copies.values().any(|(giver, _)| *giver == helper)
+        self.cut.as_ref().is_some_and(|cut| cut.has(helper)) || self.copies.values().any(|(giver, ..)| *giver == helper)
     }
 }
 
@@ -61,7 +62,9 @@ pub(super) struct Loading {
     /// Whether the captain's own stages are not ready.
     awaits_own: bool,
     /// States that the owner reads out, by request.
-    reads: BTreeMap<u64, (PeerId, StateKind)>,
+    reads: BTreeMap<u64, (PeerId, StateKind, LayerRange)>,
+    /// What helpers are given of the states that they begin with, by the request of the part on its way.
+    gives: BTreeMap<PeerId, (u64, InParts)>,
     since: Time,
 }
 
@@ -76,7 +79,7 @@ impl Captain {
     pub(super) fn wait_for(&mut self, now: Time, helper: PeerId) {
         let mut expected: BTreeSet<PeerId> = match &self.phase {
             Phase::Waiting(waiting) => waiting.expected.clone(),
-            Phase::Saving(saving) => saving.cut.of_helpers().map(|(_, helper, _)| helper).collect(),
+            Phase::Saving(saving) => saving.cut.iter().flat_map(Cut::of_helpers).map(|(_, helper, _)| helper).collect(),
             Phase::Loading(loading) => loading.cut.of_helpers().map(|(_, helper, _)| helper).collect(),
             Phase::Ended => return,
             _ => self.cut.iter().flat_map(Cut::of_helpers).map(|(_, helper, _)| helper).collect(),
@@ -126,6 +129,7 @@ impl Captain {
         });
         match same.map_or_else(|| self.best_cut(), Ok) {
             Ok(cut) => self.take_up(now, cut),
+            Err(_) if self.has_leaving() => self.part_with_leaving(now),
             Err(missing_bytes) => {
                 if let Phase::Waiting(waiting) = &mut self.phase
                     && (is_late || waiting.missing_bytes != missing_bytes)
@@ -142,7 +146,11 @@ impl Captain {
     pub(super) fn improve_cut(&mut self, now: Time) {
         let Some(cut) = self.cut.as_ref().filter(|_| std::mem::take(&mut self.reconsiders)) else { return };
         let leaves = cut.of_helpers().any(|(_, helper, _)| !self.roster.is_candidate(helper));
-        let Ok(better) = self.best_cut() else { return };
+        let better = match self.best_cut() {
+            Ok(better) => better,
+            Err(_) if leaves && self.has_leaving() => return self.part_with_leaving(now),
+            Err(_) => return,
+        };
         if leaves || (better.stages != cut.stages && self.repays(cut, &better)) {
             self.take_up(now, better);
         }
@@ -169,43 +177,86 @@ impl Captain {
 
     /// A cut is decided. What only a helper has of layers that move is copied first.
     fn take_up(&mut self, now: Time, cut: Cut) {
+        let stays = |helper: PeerId, held: &HeldLayers| {
+            cut.of_helpers().any(|(_, member, stage)| member == helper && stage.layers == held.layers)
+        };
+        let mut moving = self.roster.held_layers();
+        moving.retain(|(helper, held)| !stays(*helper, held));
+        self.save(now, moving, Some(cut));
+    }
+
+    /// Whether a helper that wants to leave has not been let go.
+    fn has_leaving(&self) -> bool {
+        !self.roster.leaving().is_empty()
+    }
+
+    /// The layers of who leaves fit nowhere else: what they are is copied, then their helper is let go, and the team waits.
+    fn part_with_leaving(&mut self, now: Time) {
+        let leaving = self.roster.leaving();
+        let mut moving = self.roster.held_layers();
+        moving.retain(|(helper, _)| leaving.contains(helper));
+        leaving.into_iter().for_each(|helper| self.notice(TeamNotice::HelperLeaves { helper }));
+        self.save(now, moving, None);
+    }
+
+    fn save(&mut self, now: Time, moving: Vec<(PeerId, HeldLayers)>, cut: Option<Cut>) {
         let mut copies = BTreeMap::new();
-        for (helper, held) in self.roster.held_layers() {
-            let stays = cut.of_helpers().any(|(_, member, stage)| member == helper && stage.layers == held.layers);
-            let is_kept = held.layers.numbers().all(|layer| self.kept[layer as usize] >= held.revision);
-            if !stays && !is_kept {
-                let request = self.number();
-                copies.insert(request, (helper, held));
-                let (epoch, kind) = (held.epoch, StateKind::Training);
-                self.send(helper, TeamMessage::Copy { epoch, request, kind, stays_member: false });
+        for (helper, held) in moving {
+            if !held.layers.numbers().all(|layer| self.kept[layer as usize] >= held.revision) {
+                let (request, parts) = (self.number(), self.in_parts(held.layers, now));
+                copies.insert(request, (helper, held, parts));
+                self.save_part(helper, request, &held, &parts);
             }
         }
-        self.phase = Phase::Saving(Saving { cut, copies, since: now });
+        self.phase = Phase::Saving(Saving { cut, copies });
         self.end_saving(now);
+    }
+
+    fn save_part(&mut self, helper: PeerId, request: u64, held: &HeldLayers, parts: &InParts) {
+        let (epoch, kind, layers) = (held.epoch, StateKind::Training, parts.part);
+        self.send(helper, TeamMessage::Copy { epoch, request, kind, layers, stays_member: false });
     }
 
     /// The state of a helper whose layers move has come; whether it is one that was asked for.
     pub(super) fn on_saved(&mut self, now: Time, helper: PeerId, header: StateHeader, payload: &Payload) -> bool {
         let Phase::Saving(saving) = &mut self.phase else { return false };
-        let Some((giver, held)) = saving.copies.get(&header.request).copied() else { return false };
-        if giver != helper || header.epoch != held.epoch {
+        let Some((giver, held, parts)) = saving.copies.get(&header.request).copied() else { return false };
+        if giver != helper || header.epoch != held.epoch || header.layers != parts.part {
             return false;
         }
         saving.copies.remove(&header.request);
-        let since = saving.since;
+        let next = parts.next(now);
+        saving.copies.extend(next.map(|next| (header.request, (helper, held, next))));
         if let Some(known) = self.roster.get_mut(helper) {
-            known.record(Task::Copy, now - since);
+            known.record(Task::Copy, now - parts.since);
         }
-        self.keep(helper, held.layers, header, payload.clone());
+        if let Some(next) = next {
+            self.save_part(helper, header.request, &held, &next);
+        }
+        self.keep(helper, header.layers, header, payload.clone());
         true
     }
 
     pub(super) fn end_saving(&mut self, now: Time) {
         let Phase::Saving(saving) = &self.phase else { return };
         if saving.copies.is_empty() && self.checking.is_empty() {
-            let cut = saving.cut.clone();
-            self.load(now, cut);
+            match saving.cut.clone() {
+                Some(cut) => self.load(now, cut),
+                None => self.release_leaving(now),
+            }
         }
+    }
+
+    /// What leaving helpers had is kept.
+    fn release_leaving(&mut self, now: Time) {
+        for helper in self.roster.leaving() {
+            if let Some(known) = self.roster.get_mut(helper) {
+                (known.is_assigned, known.held) = (false, None);
+            }
+            self.send(helper, TeamMessage::Release { epoch: self.epoch });
+        }
+        self.phase = Phase::Waiting(Waiting::gathering(now));
+        self.seek_cut(now);
     }
 
     /// Orders all stages of a cut.
@@ -221,14 +272,15 @@ impl Captain {
                 self.send(helper, TeamMessage::Release { epoch: self.epoch });
             }
         }
-        let mut reads = BTreeMap::new();
+        let (mut reads, mut gives) = (BTreeMap::new(), BTreeMap::new());
         for (number, helper, stage) in cut.of_helpers() {
             let keeps_state = self.keeps_state(helper, stage.layers);
             self.assign(helper, &cut, number, keeps_state);
             if !keeps_state {
-                let request = self.number();
-                reads.insert(request, (helper, StateKind::Training));
-                let (layers, kind) = (stage.layers, StateKind::Training);
+                let (request, parts) = (self.number(), self.in_parts(stage.layers, now));
+                let (layers, kind) = (parts.part, StateKind::Training);
+                reads.insert(request, (helper, kind, layers));
+                gives.insert(helper, (request, parts));
                 self.effects.push_back(CaptainEffect::ReadOut { request, layers, kind });
             }
         }
@@ -236,7 +288,7 @@ impl Captain {
         own.into_iter().for_each(|layers| self.go_back(layers));
         self.effects.push_back(CaptainEffect::Load { epoch: self.epoch, cut: cut.clone() });
         let awaits = cut.of_helpers().map(|(_, helper, _)| helper).collect();
-        self.phase = Phase::Loading(Loading { cut, awaits, awaits_own: true, reads, since: now });
+        self.phase = Phase::Loading(Loading { cut, awaits, awaits_own: true, reads, gives, since: now });
     }
 
     /// Whether a helper goes on with what it holds of these layers, which is no older than the owner's copy.
@@ -246,7 +298,7 @@ impl Captain {
         let held = held.filter(|held| held.layers == layers && held.revision >= kept);
         match held {
             Some(held) => {
-                self.count_lost(layers, held.revision);
+                self.count_lost(layers, held.revision, held.revision);
                 if let Some(known) = self.roster.get_mut(helper) {
                     known.held = Some(HeldLayers { epoch: self.epoch, revision: self.revision, layers });
                 }
@@ -264,17 +316,24 @@ impl Captain {
 
     /// These layers go on from the owner's copy, which from now on counts as that of now.
     fn go_back(&mut self, layers: LayerRange) {
-        let oldest = layers.numbers().map(|layer| self.kept[layer as usize]).min();
-        self.count_lost(layers, oldest.unwrap_or(self.revision));
-        layers.numbers().for_each(|layer| self.kept[layer as usize] = self.revision);
+        let oldest = |kept: &[u64]| layers.numbers().map(|layer| kept[layer as usize]).min();
+        let [parameters, moments] = [&self.kept_parameters, &self.kept].map(|kept| oldest(kept));
+        self.count_lost(layers, parameters.unwrap_or(self.revision), moments.unwrap_or(self.revision));
+        for layer in layers.numbers().map(|layer| layer as usize) {
+            (self.kept[layer], self.kept_parameters[layer]) = (self.revision, self.revision);
+        }
     }
 
-    fn count_lost(&mut self, layers: LayerRange, revision: u64) {
-        let revisions = self.revision.saturating_sub(revision);
+    /// Layers go on with parameters and moments of these revisions.
+    fn count_lost(&mut self, layers: LayerRange, parameters: u64, moments: u64) {
+        let [revisions, of_moments] = [parameters, moments].map(|revision| self.revision.saturating_sub(revision));
+        self.counts.revisions_lost += revisions;
+        self.counts.moments_lost += of_moments;
         if revisions > 0 {
-            self.counts.revisions_lost += revisions;
             self.on_outdated(layers);
-            self.notice(TeamNotice::StepsLost { layers: (layers.first, layers.end), revisions });
+        }
+        if revisions > 0 || of_moments > 0 {
+            self.notice(TeamNotice::StepsLost { layers: (layers.first, layers.end), revisions, of_moments });
         }
     }
 
@@ -306,19 +365,19 @@ impl Captain {
         let is_this = epoch == self.epoch;
         let Phase::Loading(loading) = &mut self.phase else { return self.counts.stale += 1 };
         let stage = loading.cut.of_helpers().find(|(_, member, _)| *member == helper);
-        let is_read = loading.reads.values().any(|read| *read == (helper, StateKind::Base));
+        let is_read = loading.reads.values().any(|(of, kind, _)| (*of, *kind) == (helper, StateKind::Base));
         let Some((_, _, stage)) = stage.filter(|_| is_this && loading.awaits.contains(&helper) && !is_read) else {
             return self.counts.stale += 1;
         };
         let layers = stage.layers;
-        loading.reads.insert(request, (helper, StateKind::Base));
+        loading.reads.insert(request, (helper, StateKind::Base, layers));
         self.next_number += 1;
         self.effects.push_back(CaptainEffect::ReadOut { request, layers, kind: StateKind::Base });
     }
 
     pub(super) fn on_read_out(&mut self, now: Time, request: u64, payload: Option<Payload>) {
         let Phase::Loading(loading) = &mut self.phase else { return self.counts.stale += 1 };
-        let Some((helper, kind)) = loading.reads.get(&request).copied() else { return self.counts.stale += 1 };
+        let Some((helper, kind, layers)) = loading.reads.get(&request).copied() else { return self.counts.stale += 1 };
         let Some(payload) = payload else {
             // The owner has not what it should have: nobody else is to blame.
             return self.pause(now, "a state that should be kept is missing".to_owned());
@@ -327,8 +386,27 @@ impl Captain {
             loading.reads.remove(&request);
         }
         let (epoch, revision, bytes) = (self.epoch, self.revision, payload.len() as u64);
-        let header = StateHeader { epoch, request: epoch, kind, revision, bytes };
+        // Of the base there is one answer, which nothing follows.
+        let request = if kind == StateKind::Base { epoch } else { request };
+        let header = StateHeader { epoch, request, kind, layers, revision, bytes };
         self.effects.push_back(CaptainEffect::Send { helper, packet: Packet::State(header, payload) });
+    }
+
+    /// A helper has taken a part of the state that it begins with: the next one goes out.
+    pub(super) fn on_part_taken(&mut self, now: Time, helper: PeerId, epoch: u64, request: u64) {
+        let (is_this, number) = (epoch == self.epoch, self.next_number);
+        let Phase::Loading(loading) = &mut self.phase else { return self.counts.stale += 1 };
+        let given = loading.gives.get_mut(&helper).filter(|(given, _)| is_this && *given == request);
+        let Some((given, next)) =
+            given.and_then(|given| Some((given.1.next(now)?, given))).map(|(next, given)| (given, next))
+        else {
+            return self.counts.stale += 1;
+        };
+        *given = (number, next);
+        let (layers, kind) = (next.part, StateKind::Training);
+        loading.reads.insert(number, (helper, kind, layers));
+        self.next_number += 1;
+        self.effects.push_back(CaptainEffect::ReadOut { request: number, layers, kind });
     }
 
     pub(super) fn on_ready(&mut self, now: Time, helper: PeerId, epoch: u64) {

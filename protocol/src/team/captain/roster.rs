@@ -298,6 +298,13 @@ impl Roster {
         connected.filter_map(|(helper, known)| Some((*helper, known.held?))).collect()
     }
 
+    /// Those that want to leave and have not been let go.
+    pub(super) fn leaving(&self) -> Vec<PeerId> {
+        let has_stage = |known: &Known| known.is_assigned || known.held.is_some();
+        let leaving = self.known.iter().filter(|(_, known)| known.is_connected && known.leaves && has_stage(known));
+        leaving.map(|(helper, _)| *helper).collect()
+    }
+
     /// Machines of helpers, whatever else is true of them.
     pub(super) fn place(&self, helper: PeerId) -> Option<Place> {
         self.get(helper)?.place()

@@ -17,13 +17,37 @@ use crate::time::Time;
 pub(super) struct Copying {
     request: u64,
     kind: StateKind,
-    awaits: BTreeMap<PeerId, LayerRange>,
-    since: Time,
+    awaits: BTreeMap<PeerId, InParts>,
 }
 
 impl Copying {
     pub(super) fn awaited(&self) -> Vec<(PeerId, Task, Time)> {
-        self.awaits.keys().map(|helper| (*helper, Task::Copy, self.since)).collect()
+        self.awaits.iter().map(|(helper, parts)| (*helper, Task::Copy, parts.since)).collect()
+    }
+}
+
+/// A state that comes one part after the other, so that neither side has all of it in memory twice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InParts {
+    /// What is on its way.
+    pub(super) part: LayerRange,
+    /// The layer behind the last one.
+    end: u32,
+    /// Since when that part is waited for.
+    pub(super) since: Time,
+}
+
+impl InParts {
+    /// Of so many layers at a time.
+    fn first(layers: LayerRange, at_once: u32, since: Time) -> InParts {
+        let part = LayerRange { first: layers.first, end: layers.end.min(layers.first.saturating_add(at_once)) };
+        InParts { part, end: layers.end, since }
+    }
+
+    /// What follows it; `None` where it is the last one.
+    pub(super) fn next(self, now: Time) -> Option<InParts> {
+        let rest = LayerRange { first: self.part.end, end: self.end };
+        (!rest.is_empty()).then(|| InParts::first(rest, self.part.len(), now))
     }
 }
 
@@ -40,6 +64,7 @@ pub(super) struct Checked {
 #[derive(Debug)]
 pub(super) struct Writing {
     request: u64,
+    kind: StateKind,
     awaits: BTreeMap<PeerId, LayerRange>,
     /// That were lost before they had written.
     lost: Vec<PeerId>,
@@ -67,19 +92,34 @@ impl Captain {
 
     pub(super) fn begin_copy(&mut self, now: Time, kind: StateKind) {
         let (request, awaits) = (self.number(), self.stages_of_helpers());
-        for helper in awaits.keys() {
-            let (epoch, stays_member) = (self.epoch, self.members.are_wanted());
-            self.send(*helper, TeamMessage::Copy { epoch, request, kind, stays_member });
+        let awaits: BTreeMap<_, _> =
+            awaits.into_iter().map(|(helper, layers)| (helper, self.in_parts(layers, now))).collect();
+        for (helper, parts) in &awaits {
+            self.ask_for_part(*helper, request, kind, parts);
         }
-        self.phase = Phase::Copying(Copying { request, kind, awaits, since: now });
+        self.phase = Phase::Copying(Copying { request, kind, awaits });
         self.end_copy();
+    }
+
+    /// A state of these layers: what all weights take is large and goes a layer at a time, adapters go together.
+    pub(super) fn in_parts(&self, layers: LayerRange, now: Time) -> InParts {
+        InParts::first(layers, if self.config.copies_after_steps { layers.len() } else { 1 }, now)
+    }
+
+    fn ask_for_part(&mut self, helper: PeerId, request: u64, kind: StateKind, parts: &InParts) {
+        let (epoch, layers, stays_member) = (self.epoch, parts.part, self.members.are_wanted());
+        self.send(helper, TeamMessage::Copy { epoch, request, kind, layers, stays_member });
     }
 
     /// A state has come: of a copy that the owner wants, of layers that move, or of a step.
     pub(super) fn on_state(&mut self, now: Time, helper: PeerId, header: StateHeader, payload: Payload) {
-        let Some(layers) = self.roster.get(helper).and_then(|known| known.held).map(|held| held.layers) else {
+        let Some(held) = self.roster.get(helper).and_then(|known| known.held).map(|held| held.layers) else {
             return self.counts.stale += 1;
         };
+        let layers = header.layers;
+        if !held.contains(layers) {
+            return self.accuse(now, helper);
+        }
         let bytes_max = u64::from(layers.len()).saturating_mul(self.config.state_bytes_per_layer);
         if header.bytes != payload.len() as u64 || !matches!(header.kind, StateKind::Training | StateKind::Parameters) {
             return self.accuse(now, helper);
@@ -95,17 +135,23 @@ impl Captain {
         if header.epoch != self.epoch {
             return self.counts.stale += 1;
         }
-        if is_training && self.on_copy_after_step(now, helper, header.request) {
+        if is_training && layers == held && self.on_copy_after_step(now, helper, header.request) {
             return self.keep(helper, layers, header, payload);
         }
         let Phase::Copying(copying) = &mut self.phase else { return self.counts.stale += 1 };
-        let is_wanted = (copying.request, copying.kind) == (header.request, header.kind);
-        if !is_wanted || copying.awaits.remove(&helper).is_none() {
+        let (request, kind) = (copying.request, copying.kind);
+        let wanted = copying.awaits.get(&helper).copied().filter(|parts| parts.part == layers);
+        let Some(parts) = wanted.filter(|_| (request, kind) == (header.request, header.kind)) else {
             return self.counts.stale += 1;
-        }
-        let since = copying.since;
+        };
+        copying.awaits.remove(&helper);
+        let next = parts.next(now);
+        copying.awaits.extend(next.map(|next| (helper, next)));
         if let Some(known) = self.roster.get_mut(helper) {
-            known.record(Task::Copy, now - since);
+            known.record(Task::Copy, now - parts.since);
+        }
+        if let Some(next) = next {
+            self.ask_for_part(helper, request, kind, &next);
         }
         self.keep(helper, layers, header, payload);
     }
@@ -122,10 +168,14 @@ impl Captain {
         let Some(checked) = self.checking.remove(&number) else { return self.counts.stale += 1 };
         let Checked { helper, layers, kind, revision } = checked;
         match result {
-            Ok(()) if kind == StateKind::Training => {
-                layers.numbers().for_each(|layer| self.kept[layer as usize] = revision);
+            Ok(()) => {
+                for layer in layers.numbers().map(|layer| layer as usize) {
+                    self.kept_parameters[layer] = revision;
+                    if kind == StateKind::Training {
+                        self.kept[layer] = revision;
+                    }
+                }
             }
-            Ok(()) => {}
             Err(what) => {
                 if let Phase::Computing(batch) = &mut self.phase {
                     self.counts.steps_missed += u64::from(batch.is_copied_in_vain(helper));
@@ -162,17 +212,21 @@ impl Captain {
         }
         self.revision += 1;
         let (request, revision) = (self.number(), self.revision);
+        let awaits = self.stages_of_helpers();
         for (helper, payload) in helpers.into_iter().zip(parts) {
-            let header = StateHeader { epoch, request, kind, revision, bytes: payload.len() as u64 };
+            let (layers, bytes) = (awaits[&helper], payload.len() as u64);
+            let header = StateHeader { epoch, request, kind, layers, revision, bytes };
             self.effects.push_back(CaptainEffect::Send { helper, packet: Packet::State(header, payload) });
         }
-        let awaits = self.stages_of_helpers();
-        self.phase = Phase::Writing(Writing { request, awaits, lost: Vec::new(), is_kept, since: now });
+        self.phase = Phase::Writing(Writing { request, kind, awaits, lost: Vec::new(), is_kept, since: now });
         self.end_write(now);
     }
 
     pub(super) fn on_written(&mut self, now: Time, helper: PeerId, epoch: u64, request: u64) {
         let is_this = epoch == self.epoch;
+        if matches!(self.phase, Phase::Loading(_)) {
+            return self.on_part_taken(now, helper, epoch, request);
+        }
         let Phase::Writing(writing) = &mut self.phase else { return self.counts.stale += 1 };
         if !is_this || writing.request != request || writing.awaits.remove(&helper).is_none() {
             return self.counts.stale += 1;
@@ -192,12 +246,17 @@ impl Captain {
         if !writing.awaits.is_empty() {
             return;
         }
-        let (lost, is_kept) = (std::mem::take(&mut writing.lost), writing.is_kept);
+        let (lost, is_kept, kind) = (std::mem::take(&mut writing.lost), writing.is_kept, writing.kind);
         let of_helpers = self.stages_of_helpers();
         let is_own = |layer: u32| !of_helpers.values().any(|layers| layers.numbers().contains(&layer));
         for layer in 0..self.config.model.layers {
-            if is_own(layer) || is_kept {
-                self.kept[layer as usize] = self.revision;
+            let (is_kept, place) = (is_own(layer) || is_kept, layer as usize);
+            if is_kept {
+                self.kept[place] = self.revision;
+            }
+            // What was written is what is kept, but for corrections.
+            if is_kept || kind != StateKind::Correction {
+                self.kept_parameters[place] = self.revision;
             }
         }
         self.phase = Phase::Ready;

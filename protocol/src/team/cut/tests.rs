@@ -5,7 +5,7 @@ use crate::peer::peer;
 use crate::random::{Rng as _, stream};
 
 fn costs(operations: f64, bytes: u64, held_bytes: u64) -> LayerCosts {
-    LayerCosts { operations, bytes, held_bytes, moved_bytes: bytes }
+    LayerCosts { operations, bytes, held_bytes, moved_bytes: bytes, ..LayerCosts::default() }
 }
 
 fn place(memory_bytes: u64, operations_per_second: f64, link: f64) -> Place {

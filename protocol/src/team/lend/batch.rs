@@ -259,12 +259,14 @@ impl Helper {
         };
         self.batch = None;
         self.counts.stepped += 1;
+        let mut layers = None;
         if let Some(stage) = &mut self.stage {
             stage.revision = revision;
+            layers = wants_copy.then_some(stage.assign.layers);
         }
         self.say(TeamMessage::Done { epoch, batch });
-        if wants_copy {
-            self.copy(batch, crate::team::frame::StateKind::Training);
+        if let Some(layers) = layers {
+            self.copy(batch, crate::team::frame::StateKind::Training, layers);
         }
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Held {
     pub(super) progress: Progress,
     /// Whether the state of these layers is in memory, of that revision.
     has_state: bool,
+    /// The first layer of which the state that it begins with is yet to be taken up: it comes one part after the other.
+    next: u32,
     /// Of the last write: those of a captain grow.
     last_request: u64,
     /// The training state, where it came before the stage could take it.
@@ -38,7 +40,8 @@ pub(super) enum Progress {
 impl Held {
     fn new(assign: Box<Assign>, has_state: bool) -> Held {
         let (revision, last_request, progress) = (assign.revision, assign.epoch, Progress::Loading);
-        Held { revision, progress, has_state, last_request, early: None, assign }
+        let next = assign.layers.first;
+        Held { revision, progress, has_state, next, last_request, early: None, assign }
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -96,17 +99,20 @@ impl Helper {
         if self.captain != Some(captain) || header.bytes != payload.len() as u64 {
             return self.counts.misbehaved += 1;
         }
-        let begins = header.request == stage.assign.epoch;
+        let (epoch, layers) = (stage.assign.epoch, stage.assign.layers);
+        let begins = !stage.has_state && !stage.assign.keeps_state && header.request >= epoch;
+        let is_next = begins && header.layers.first == stage.next && layers.contains(header.layers);
         match (stage.progress, header.kind) {
-            (Progress::AwaitsBase, StateKind::Base) if begins => self.write(header, payload),
-            (Progress::AwaitsState, StateKind::Training) if begins => self.write(header, payload),
-            (Progress::Loading | Progress::AwaitsBase | Progress::Writing(_), StateKind::Training)
-                if begins && stage.early.is_none() && !stage.assign.keeps_state =>
-            {
+            (Progress::AwaitsBase, StateKind::Base) if header.request == epoch => self.write(header, payload),
+            (Progress::AwaitsState, StateKind::Training) if is_next => self.write(header, payload),
+            (
+                Progress::Loading | Progress::AwaitsBase | Progress::Writing(StateHeader { kind: StateKind::Base, .. }),
+                StateKind::Training,
+            ) if is_next && stage.early.is_none() => {
                 stage.early = Some((header, payload));
             }
             (Progress::Ready, StateKind::Training | StateKind::Parameters | StateKind::Correction)
-                if header.request > stage.last_request && !has_batch =>
+                if header.request > stage.last_request && header.layers == layers && !has_batch =>
             {
                 stage.last_request = header.request;
                 self.write(header, payload);
@@ -118,7 +124,12 @@ impl Helper {
     fn write(&mut self, header: StateHeader, payload: Payload) {
         let stage = self.stage.as_mut().expect("a stage that a state is for");
         stage.progress = Progress::Writing(header);
-        self.effects.push_back(HelperEffect::Write { request: header.request, kind: header.kind, payload });
+        self.effects.push_back(HelperEffect::Write {
+            request: header.request,
+            kind: header.kind,
+            layers: header.layers,
+            payload,
+        });
     }
 
     /// The stage is there but for its training state, which is written where it does not keep the one it has.
@@ -150,15 +161,18 @@ impl Helper {
         if let Err(reason) = result {
             return self.give_up_stage(reason);
         }
-        let begins = request == stage.assign.epoch;
-        if begins && header.kind == StateKind::Base {
+        if header.kind == StateKind::Base {
             return self.write_state();
         }
-        stage.revision = header.revision;
-        if begins {
+        stage.last_request = stage.last_request.max(request);
+        if stage.has_state {
+            (stage.revision, stage.progress) = (header.revision, Progress::Ready);
+        } else if header.layers.end == stage.assign.layers.end {
+            stage.revision = header.revision;
             return self.become_ready();
+        } else {
+            (stage.next, stage.progress) = (header.layers.end, Progress::AwaitsState);
         }
-        stage.progress = Progress::Ready;
         let epoch = stage.assign.epoch;
         self.say(TeamMessage::Written { epoch, request });
     }

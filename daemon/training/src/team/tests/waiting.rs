@@ -107,3 +107,47 @@ fn a_correction_while_a_batch_waits_for_helpers_neither_misses_the_batch_nor_und
     assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
     assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "after a wait");
 }
+
+/// It says nothing more in the middle of a batch, and its connection is there.
+#[test]
+fn a_helper_that_hangs_is_shown_while_it_lasts_and_counted_when_its_batch_is_dropped() {
+    let manifest = manifest(true, OptimizerKind::AdamW);
+    let memory = room_for_ends(&manifest, &TrainingOptions::default());
+    let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(0) });
+    // It offers, wants the base and is ready.
+    let manner = Manner { words_left: Some(4), hangs: true, ..Manner::default() };
+    team.help_as(1, TrainingOptions::default(), manner);
+    let (view, board) = (team.view.clone(), team.board.clone());
+    let second = Duration::from_secs(1);
+    let watching = std::thread::spawn(move || {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !view.awaits().is_some_and(|(helper, time)| helper == peer(1) && time > second) {
+            assert!(Instant::now() < deadline, "nobody sees for whom it waits");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(view.waits().is_empty(), "it is not over");
+        board.kill(peer(CAPTAIN), peer(1));
+    });
+    while !watching.is_finished() {
+        let error = engine.step(0.0).expect_err("the helper is silent");
+        assert!(matches!(error, TrainingError::TeamWaits(_)), "{error}");
+    }
+    watching.join().expect("it is seen");
+    let waits = team.view.waits();
+    assert!(matches!(waits[..], [(helper, seconds)] if helper == peer(1) && seconds > 1.0), "{waits:?}");
+}
+
+/// What it shows and gives is of one step: that with which it began.
+#[test]
+fn a_captain_that_has_never_been_whole_has_the_state_that_it_began_with() {
+    let manifest = manifest(false, OptimizerKind::AdamW);
+    let options = TrainingOptions::default();
+    let memory = room_for_ends(&manifest, &options);
+    let (mut engine, _team) = Team::begin(&manifest, None, Setting { memory, ..setting(0) });
+    let mut whole = alone(&manifest, options);
+    assert!(matches!(engine.step(0.0), Err(TrainingError::TeamWaits(_))));
+    for engine in [&mut engine, &mut whole] {
+        engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
+    }
+    assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "before the first cut");
+}
