@@ -56,6 +56,7 @@ pub mod cut;
 mod effect;
 mod event;
 mod frame;
+mod layers;
 mod lend;
 mod message;
 mod notice;
@@ -68,10 +69,9 @@ pub use cut::{Cut, CutStage, LayerCosts, Link, ModelCosts, Place};
 pub use effect::{CaptainEffect, HelperEffect, Packet};
 pub use event::{CaptainEvent, HelperEvent, Loading};
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader, StateHeader, StateKind};
+pub use layers::LayerRange;
 pub use lend::Helper;
-pub use message::{
-    Assign, BatchKind, FailureCause, HeldLayers, Lanes, LayerRange, Membership, Offer, StepFactors, TeamMessage,
-};
+pub use message::{Assign, BatchKind, FailureCause, HeldLayers, Lanes, Membership, Offer, StepFactors, TeamMessage};
 pub use notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus, WriteOutcome};
 pub use schedule::Schedule;
 pub use work::{Direction, Outcome, Stream, Wire, Work, WorkKind};

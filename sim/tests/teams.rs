@@ -246,7 +246,7 @@ fn with_liar(copies_after_steps: bool) -> TeamPlan {
     let captain = MachinePlan { memory_layers: 9, ..calm.captain };
     let hostile_for = Duration::from_secs(1);
     let mistake = Some((0, Mistake::SendsUnfitStates));
-    TeamPlan { captain, copies_after_steps, others_percent: 30, hostile_for, mistake, batches_max: u64::MAX, ..calm }
+    TeamPlan { captain, copies_after_steps, others_percent: 60, hostile_for, mistake, batches_max: u64::MAX, ..calm }
 }
 
 #[test]

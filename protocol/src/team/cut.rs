@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::arrange::{Costs, Order, arrange};
 use super::bounds::{HELPERS_MAX, IN_FLIGHT_MAX};
-use super::message::LayerRange;
+use super::layers::LayerRange;
 use crate::peer::PeerId;
 
 /// What a model's parts cost. Layers are alike.

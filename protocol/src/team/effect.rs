@@ -2,7 +2,8 @@
 
 use super::cut::Cut;
 use super::frame::{Frame, StateHeader, StateKind};
-use super::message::{Assign, LayerRange, Membership, StepFactors, TeamMessage};
+use super::layers::LayerRange;
+use super::message::{Assign, Membership, StepFactors, TeamMessage};
 use super::notice::{BatchOutcome, TeamNotice, WriteOutcome};
 use super::work::{Stream, Work};
 use crate::Payload;

@@ -3,7 +3,7 @@
 use crate::Payload;
 
 use super::bounds::{FRAME_BYTES_MAX, MICROBATCHES_MAX, NUMBER_MAX, ROWS_MAX};
-use super::message::LayerRange;
+use super::layers::LayerRange;
 use super::work::{Direction, Stream};
 use bincode::{Decode, Encode};
 

@@ -3,10 +3,11 @@
 use bincode::{Decode, Encode};
 
 use super::bounds::{
-    FRAME_BYTES_MAX, IN_FLIGHT_MAX, LAYERS_MAX, MICROBATCHES_MAX, NUMBER_MAX, REASON_BYTES_MAX, ROWS_MAX,
-    RUN_TEXT_BYTES_MAX, TENSORS_MAX, TICKET_BYTES_MAX, WIDTH_MAX,
+    FRAME_BYTES_MAX, IN_FLIGHT_MAX, MICROBATCHES_MAX, NUMBER_MAX, REASON_BYTES_MAX, ROWS_MAX, RUN_TEXT_BYTES_MAX,
+    TENSORS_MAX, TICKET_BYTES_MAX, WIDTH_MAX,
 };
 use super::frame::StateKind;
+use super::layers::LayerRange;
 use super::work::Wire;
 use crate::numerics::StreamCodec;
 
@@ -171,37 +172,6 @@ pub struct HeldLayers {
     pub revision: u64,
 }
 
-/// A contiguous run of layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
-pub struct LayerRange {
-    /// The first one.
-    pub first: u32,
-    /// The one behind the last.
-    pub end: u32,
-}
-
-impl LayerRange {
-    /// Whether others are some of these, at least one.
-    pub fn contains(self, others: LayerRange) -> bool {
-        self.first <= others.first && others.first < others.end && others.end <= self.end
-    }
-
-    /// How many.
-    pub fn len(self) -> u32 {
-        self.end - self.first
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(self) -> bool {
-        self.first == self.end
-    }
-
-    /// Their numbers.
-    pub fn numbers(self) -> std::ops::Range<u32> {
-        self.first..self.end
-    }
-}
-
 /// A helper's stage.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Assign {
@@ -342,13 +312,6 @@ impl Offer {
         let is_sound =
             |held: HeldLayers| held.epoch < NUMBER_MAX && held.revision < NUMBER_MAX && held.layers.is_sound();
         self.held.is_none_or(is_sound) && self.operations_per_second.is_finite() && self.operations_per_second > 0.0
-    }
-}
-
-impl LayerRange {
-    /// Whether there is a layer, and none beyond [`LAYERS_MAX`].
-    pub fn is_sound(self) -> bool {
-        self.first < self.end && self.end <= LAYERS_MAX
     }
 }
 

@@ -11,7 +11,8 @@ use crate::peer::PeerId;
 use crate::team::bounds::{GAIN_MIN, HELPERS_MAX, REPAYS_WITHIN, WAITING_NOTICE_PERIOD};
 use crate::team::cut::{self, Cut, Place};
 use crate::team::frame::{StateHeader, StateKind};
-use crate::team::message::{Assign, HeldLayers, LayerRange, TeamMessage};
+use crate::team::layers::LayerRange;
+use crate::team::message::{Assign, HeldLayers, TeamMessage};
 use crate::team::notice::TeamNotice;
 use crate::time::Time;
 

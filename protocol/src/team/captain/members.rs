@@ -6,7 +6,8 @@ use super::Captain;
 use crate::peer::PeerId;
 use crate::team::bounds::APART_FOR;
 use crate::team::cut::Cut;
-use crate::team::message::{BatchKind, LayerRange, Membership};
+use crate::team::layers::LayerRange;
+use crate::team::message::{BatchKind, Membership};
 use crate::team::notice::TeamNotice;
 use crate::time::Time;
 

@@ -8,7 +8,8 @@ use super::{Captain, CaptainEffect, Packet, Phase};
 use crate::Payload;
 use crate::peer::PeerId;
 use crate::team::frame::{StateHeader, StateKind};
-use crate::team::message::{LayerRange, TeamMessage};
+use crate::team::layers::LayerRange;
+use crate::team::message::TeamMessage;
 use crate::team::notice::{DropReason, WriteOutcome};
 use crate::time::Time;
 
