@@ -154,8 +154,8 @@ pub fn costs(
         operations: costing.operations(&one, tokens),
         bytes: costing.held_always(&one) + by_layer,
         held_bytes: held,
-        // Its parameters are copied for exchanges, and sent after them.
-        kept_bytes: state + parameters,
+        // Its parameters are copied for exchanges, and sent after them. All of that is in the machine's memory, not in a GPU's.
+        kept_bytes: if kernels == Kernels::Cuda { 0 } else { state + parameters },
         copied_bytes: parameters,
         moved_bytes: costing.moved(&one),
     };

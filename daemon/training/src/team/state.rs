@@ -114,6 +114,9 @@ impl<'a> StateView<'a> {
     pub(crate) fn of(bytes: &'a [u8], parameters: usize, lengths: &MomentLengths) -> Result<StateView<'a>, StateError> {
         let mut rest = bytes;
         let kind = take(&mut rest, 1)?[0];
+        if ![WITHOUT, WITH, OF_ZEROS].contains(&kind) {
+            return Err(StateError::Length);
+        }
         let parameters = take_values(&mut rest, parameters)?;
         let moments = match kind {
             WITHOUT => None,
