@@ -192,6 +192,10 @@ impl Captain {
     /// A state that cannot be read: whose it is is let go for good, and its layers go on from the owner's copy.
     fn refuse_state(&mut self, now: Time, helper: PeerId, layers: LayerRange, what: &str) {
         self.counts.misbehaved += 1;
+        // Parts of one state come one after the other, the last ones while the first is read.
+        if self.roster.is_barred(helper) {
+            return;
+        }
         let reason = format!("its state of layers {}-{} cannot be used: {what}", layers.first, layers.end - 1);
         self.dismiss(now, helper, DropReason::StateUnfit, reason);
     }
