@@ -116,27 +116,52 @@ fn members_that_hold_little_exchange_it_more_often_where_many_refuse_and_bias_no
     }
 }
 
+/// Nearly all hold some fragments alone.
+const MANY_HOLD_LITTLE: &str = r#"
+[scenario]
+about = "many hold little"
+[swarm]
+nodes = 14
+parameters = 2048
+step_seconds = [0.1, 0.15]
+partial_share = 0.85
+[trainer]
+kind = "quadratic"
+learning_rate = 0.02
+spread = 1.0
+noise = 0.3
+[gossip]
+fragments = 4
+interval_steps = 10
+[phases]
+faults_seconds = 600
+calm_seconds = 30
+[checks]
+disagreement_max = 1.0
+"#;
+
 /// A node counted the links of all fragments for each, and refused a fragment of which it had none; and who was refused by strangers
-/// left its own links unused: here the worst had a twentieth of the exchanges that it has in pairs.
+/// left its own links unused: from the third minute on the worst had 0.49 and 0.18 of the exchanges that it has in pairs.
 #[test]
 fn members_that_hold_little_are_not_left_out_on_links() {
-    let merges = |kind| -> Vec<u64> {
-        let mut scenario = Scenario::calm(14);
-        scenario.parameters = 2048;
-        scenario.gossip = GossipSpec { kind, fragments: 4, interval_steps: 10, ..GossipSpec::default() };
-        for host in 2..14 {
-            let first = host as u16 % 4;
-            let held = (0..1 + host as u16 / 5).map(|more| (first + more) % 4);
-            scenario.nodes[host].holding = Holding::of(held);
-        }
-        let swarm = after(seconds(300), scenario, 1);
-        let counts = (0..14).map(|host| swarm.status(host).expect("it runs").exchanges);
-        counts.map(|exchanges| exchanges.completed_as_starter + exchanges.completed_as_responder).collect()
+    let merges = |kind, seed| -> Vec<u64> {
+        let file: ScenarioFile = toml::from_str(MANY_HOLD_LITTLE).expect("it parses");
+        let mut scenario = file.draw(seed).scenario;
+        scenario.gossip.kind = kind;
+        let mut swarm = after(seconds(200), scenario, seed);
+        let counts = |swarm: &Swarm| -> Vec<u64> {
+            (0..14).map(|host| swarm.status(host).expect("it runs").exchanges.completed()).collect()
+        };
+        let before = counts(&swarm);
+        swarm.run_until(seconds(590));
+        counts(&swarm).iter().zip(before).map(|(now, before)| now - before).collect()
     };
-    let (links, pairs) = (merges(GossipKind::Links), merges(GossipKind::Pairs));
-    let worst =
-        links.iter().zip(&pairs).map(|(links, pairs)| *links as f64 / *pairs as f64).fold(f64::INFINITY, f64::min);
-    assert!(worst > 0.5, "{worst}: {links:?} {pairs:?}");
+    for seed in [0, 2] {
+        let (links, pairs) = (merges(GossipKind::Links, seed), merges(GossipKind::Pairs, seed));
+        let worst = links.iter().zip(&pairs).map(|(links, pairs)| *links as f64 / *pairs as f64);
+        let worst = worst.fold(f64::INFINITY, f64::min);
+        assert!(worst > 0.6, "seed {seed}: {worst}: {links:?} {pairs:?}");
+    }
 }
 
 /// What it does not hold is as in the first model, which nobody looks at.
