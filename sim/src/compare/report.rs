@@ -23,7 +23,7 @@ pub use measured::{Lines, Measured, Real};
 pub use page::page;
 
 use super::{Fault, Kind, Method, Outcome, Point, Results};
-use crate::report::{Table, bytes};
+use crate::report::{Table, bytes, count};
 
 /// One method's figures; means over seeds where there are several.
 #[derive(Clone, Debug)]
@@ -176,7 +176,7 @@ impl Figures {
             && let Some((best, loss)) = learned.min_by(|one, other| one.1.total_cmp(&other.1))
             && let Some(tokens) = self.fewest_tokens
         {
-            let tokens = bytes(tokens as f64);
+            let tokens = count(tokens as f64);
             let _ = write!(
                 text,
                 " For the same number of tokens ({tokens}) {} learned best ({loss:.3}).",
@@ -209,7 +209,7 @@ impl Figures {
                 format!("{:.0} %", 100.0 * row.shares.1),
                 bytes(row.busiest_bytes),
                 format!("{}{}", row.learning_rate, if row.is_at_edge { " (edge)" } else { "" }),
-                bytes(row.tokens),
+                count(row.tokens),
             ];
             table.row(cells.into_iter().take(columns).collect());
         }

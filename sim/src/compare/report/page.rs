@@ -7,7 +7,7 @@ use crate::compare::setting::STRAGGLER;
 use crate::compare::world::STEPS_SHOWN;
 use crate::compare::{Fault, Method, Outcome, Point, Results};
 use crate::report::svg::{Chart, Curve, CurvePoint, escaped};
-use crate::report::{bytes, counted, html};
+use crate::report::{bytes, count, counted, html};
 
 /// What the timelines add to the page's style.
 const STYLE: &str = "\
@@ -100,7 +100,7 @@ fn curves(text: &mut String, results: &Results, figures: &Figures) {
 }
 
 fn table(text: &mut String, figures: &Figures) {
-    let fewest = format!("loss after {}", bytes(figures.fewest_tokens.unwrap_or_default() as f64));
+    let fewest = format!("loss after {} tokens", count(figures.fewest_tokens.unwrap_or_default() as f64));
     // Where all took the same, it is the loss at the end.
     let has_fewest = figures.fewest_tokens.is_some() && figures.do_tokens_differ();
     let first = figures.rows.iter().find_map(|row| row.target);
@@ -135,7 +135,7 @@ fn table(text: &mut String, figures: &Figures) {
             format!("{:.0} %", 100.0 * row.shares.0),
             format!("{:.0} %", 100.0 * row.shares.1),
             format!("{}{}", row.learning_rate, if row.is_at_edge { " (edge of the list)" } else { "" }),
-            bytes(row.tokens),
+            count(row.tokens),
         ];
         let at_fewest = row.loss_at_fewest_tokens.filter(|_| has_fewest);
         cells.extend(at_fewest.map(|loss| format!("{loss:.3}")));

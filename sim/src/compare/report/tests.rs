@@ -119,9 +119,9 @@ fn who_learned_best_is_told_at_the_fewest_tokens_that_all_took() {
     let figures = Figures::new(&results, None);
     assert_eq!(figures.fewest_tokens, Some(3000));
     let verdict = figures.verdict(&results);
-    assert!(verdict.contains("For the same number of tokens (3.0 kB) gossip learned best (2.400)."), "{verdict}");
+    assert!(verdict.contains("For the same number of tokens (3,000) gossip learned best (2.400)."), "{verdict}");
     let page = page(&results, &figures, None, "murmur compare");
-    assert!(page.contains("<th>loss after 3.0 kB</th>") && page.contains("<td>2.500</td>"), "{page}");
+    assert!(page.contains("<th>loss after 3,000 tokens</th>") && page.contains("<td>2.500</td>"), "{page}");
     let cells = |figures: &Figures| figures.table().rows().map(|row| row.last().map(str::to_owned)).collect::<Vec<_>>();
     assert_eq!(cells(&figures)[0].as_deref(), Some("tokens"));
     let alike = Figures::new(&self::results(runs(4)), None);
