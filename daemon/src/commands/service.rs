@@ -17,8 +17,7 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     let absolute = |path: &Path| std::path::absolute(path);
     let directory = absolute(&options.data_dir)?;
     let Checked { ticket, run, node: settings } = check(options)?;
-    let known = run.or_else(|| DataDirectory::claimed_manifest(&directory));
-    let manifest = known.unwrap_or_default();
+    let manifest = run.or_else(|| DataDirectory::claimed_manifest(&directory)).unwrap_or_default();
     refuse_without_files(&manifest, &settings)?;
     let user = options.system.as_deref().map(Account::of).transpose()?;
     let mut arguments = match &ticket {

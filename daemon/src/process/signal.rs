@@ -27,26 +27,41 @@ static HEARS: AtomicBool = AtomicBool::new(false);
 #[cfg(unix)]
 pub(crate) fn end_before_the_beginning() {
     extern "C" fn end(_: libc::c_int) {
-        const WORD: &[u8] = b"\nended before it began\n";
         // Chained behind the handlers of whoever hears signals, it has nothing to do.
         if !HEARS.load(Ordering::Relaxed) {
-            // SAFETY: both may be called in a signal handler.
-            unsafe {
-                libc::write(libc::STDERR_FILENO, WORD.as_ptr().cast(), WORD.len());
-                libc::_exit(ExitCode::Interrupted as i32);
-            }
+            end_with(b"\nended before it began\n", ExitCode::Interrupted);
         }
     }
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: all zeros is a valid `sigaction`, and the handler calls nothing that a handler may not call.
-        unsafe {
+        // SAFETY: all zeros is a valid `sigaction`; without a new action the call only writes the one that there is.
+        let is_usual = unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, std::ptr::null(), &mut before) == 0 && before.sa_sigaction == libc::SIG_DFL {
-                let mut action: libc::sigaction = std::mem::zeroed();
-                action.sa_sigaction = end as extern "C" fn(libc::c_int) as libc::sighandler_t;
-                libc::sigaction(signal, &action, std::ptr::null_mut());
-            }
+            libc::sigaction(signal, std::ptr::null(), &mut before) == 0 && before.sa_sigaction == libc::SIG_DFL
+        };
+        if is_usual {
+            handle(signal, end, 0);
         }
+    }
+}
+
+/// Ends this process at once, from a handler of a signal.
+#[cfg(unix)]
+fn end_with(word: &[u8], code: ExitCode) -> ! {
+    // SAFETY: both may be called in a signal handler.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, word.as_ptr().cast(), word.len());
+        libc::_exit(code as i32)
+    }
+}
+
+/// Has a signal handled. The handler calls nothing but [`end_with`].
+#[cfg(unix)]
+fn handle(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc::c_int) {
+    // SAFETY: all zeros is a valid `sigaction`, and the handler calls nothing that a handler may not call.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        (action.sa_sigaction, action.sa_flags) = (handler as libc::sighandler_t, flags);
+        libc::sigaction(signal, &action, std::ptr::null_mut());
     }
 }
 
@@ -60,19 +75,9 @@ pub(crate) fn tell_of_shortened_files() {
     extern "C" fn end(_: libc::c_int) {
         const WORD: &[u8] = b"error: a file was shortened while it was read, a data file most likely\n\
             hint: start again; what is trained on may grow, and otherwise a new file is renamed over it\n";
-        // SAFETY: both may be called in a signal handler.
-        unsafe {
-            libc::write(libc::STDERR_FILENO, WORD.as_ptr().cast(), WORD.len());
-            libc::_exit(ExitCode::Failure as i32);
-        }
+        end_with(WORD, ExitCode::Failure);
     }
-    // SAFETY: all zeros is a valid `sigaction`, and the handler calls nothing that a handler may not call.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = end as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        action.sa_flags = libc::SA_ONSTACK;
-        libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
-    }
+    handle(libc::SIGBUS, end, libc::SA_ONSTACK);
 }
 
 #[cfg(not(unix))]

@@ -68,14 +68,17 @@ impl RunningDaemon {
 
     /// Whether the daemon that used a data directory has ended otherwise than in order.
     pub fn was_cut_off(&self, root: &Path) -> bool {
-        let left = std::fs::read(root.join(FILE)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        !is_in_use(root) && left.as_ref() == Some(self)
+        !is_in_use(root) && RunningDaemon::read(root).as_ref() == Some(self)
     }
 
     /// The daemon that uses a data directory now, where one is ready there.
     pub fn of(root: &Path) -> Option<RunningDaemon> {
-        let daemon: RunningDaemon = serde_json::from_slice(&std::fs::read(root.join(FILE)).ok()?).ok()?;
-        is_in_use(root).then_some(daemon)
+        RunningDaemon::read(root).filter(|_| is_in_use(root))
+    }
+
+    /// What the file says, whether it still runs or not.
+    fn read(root: &Path) -> Option<RunningDaemon> {
+        serde_json::from_slice(&std::fs::read(root.join(FILE)).ok()?).ok()
     }
 }
 

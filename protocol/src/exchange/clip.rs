@@ -34,7 +34,7 @@ impl ClipHistory {
             self.norms.pop_front();
         }
         self.norms.push_back(norm);
-        let middle = middle([&*self].into_iter()).unwrap_or(0.0);
+        let middle = middle(std::iter::once(&*self)).unwrap_or(0.0);
         (self.usual, self.measured) = ((USUAL_LEFT * self.usual).max(middle), (USUAL_LEFT * self.measured).max(middle));
         self.least = least;
     }

@@ -324,43 +324,40 @@ mod tests {
     #[test]
     fn partners_that_hold_nothing_in_common_take_no_link_from_one_another() {
         let mut links = Links::default();
-        let part = |index| Part { vector: Vector::Model, fragment: Fragment { index, count: 2 } };
         let half = |number: u8| (peer(number), Holding::of([u16::from(number) % 2]));
         for number in 1..=4 {
             let fragment = u16::from(number) % 2;
             let strangers = links.choose(vec![half(number)], (fragment, true), |_| true);
             assert_eq!(strangers, [half(number)], "there are {} links", links.count());
-            links.keep(half(number), part(fragment), new_reference(), (true, true));
+            links.keep(half(number), halves(fragment), new_reference(), (true, true));
         }
         assert_eq!((links.count(), links.count_of(0), links.count_of(1)), (4, 2, 2), "two for each half");
         assert_eq!(links.choose(vec![half(6)], (0, true), |_| true), [], "which are enough");
-        links.keep(half(6), part(0), new_reference(), (true, true));
-        assert!(links.reference(peer(1), part(1)).is_some() && links.reference(peer(3), part(1)).is_some());
+        links.keep(half(6), halves(0), new_reference(), (true, true));
+        assert!(links.reference(peer(1), halves(1)).is_some() && links.reference(peer(3), halves(1)).is_some());
     }
 
     #[test]
     fn a_link_of_several_fragments_leaves_none_of_them_too_many() {
         let mut links = Links::default();
-        let part = |index| Part { vector: Vector::Model, fragment: Fragment { index, count: 2 } };
         for number in 1..=3 {
-            links.keep((peer(number), Holding::of([0])), part(0), new_reference(), (false, true));
+            links.keep((peer(number), Holding::of([0])), halves(0), new_reference(), (false, true));
         }
         links.on_round(1);
-        links.keep((peer(4), Holding::of([1])), part(1), new_reference(), (false, true));
+        links.keep((peer(4), Holding::of([1])), halves(1), new_reference(), (false, true));
         assert!(!links.has_room_for(peer(5), 0), "agreed on before all of them were there");
-        links.keep((peer(5), Holding::of([0, 1])), part(0), new_reference(), (false, true));
+        links.keep((peer(5), Holding::of([0, 1])), halves(0), new_reference(), (false, true));
         assert!(links.count_of(0) <= LINKS_MAX - LINKS_MADE, "{} of the first", links.count_of(0));
     }
 
     #[test]
     fn a_fragment_has_room_whatever_links_there_are_of_others() {
         let mut links = Links::default();
-        let part = |index| Part { vector: Vector::Model, fragment: Fragment { index, count: 2 } };
         for number in 1..=3 {
-            links.keep((peer(number), Holding::of([0])), part(0), new_reference(), (false, true));
+            links.keep((peer(number), Holding::of([0])), halves(0), new_reference(), (false, true));
         }
         assert!(links.has_room_for(peer(4), 1) && !links.has_room_for(peer(4), 0));
-        links.keep(whole(4), part(1), new_reference(), (false, true));
+        links.keep(whole(4), halves(1), new_reference(), (false, true));
         assert_eq!((links.count_of(0), links.count_of(1)), (3, 1), "and takes no place of theirs");
     }
 

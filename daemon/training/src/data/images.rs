@@ -13,7 +13,6 @@ use murmur_protocol::random::{Generator, Rng, RngExt, stream};
 use super::files::JoinedFiles;
 use super::held_out::{HeldOut, mark_of};
 use super::image_shape::ImageShape;
-use super::tokens::uniform;
 use super::{CorpusError, idx, image_folders};
 
 /// One image and what it shows.
@@ -203,6 +202,11 @@ pub(crate) fn shuffle(numbers: &mut [usize], generator: &mut Generator) {
     for last in (1..numbers.len()).rev() {
         numbers.swap(last, generator.random_range(0..=last as u64) as usize);
     }
+}
+
+/// From 0 to below 1.
+fn uniform(draws: &mut impl Rng) -> f64 {
+    draws.random_range(0..1u64 << 53) as f64 / (1u64 << 53) as f64
 }
 
 /// A draw of the gamma distribution of this shape and scale 1 (Marsaglia and Tsang 2000); normalised, several make one

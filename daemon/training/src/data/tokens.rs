@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use murmur_protocol::manifest::{DataSource, RunManifest};
-use murmur_protocol::random::{Rng, RngExt};
 use rayon::prelude::*;
 
 use super::files::map_file;
@@ -231,11 +230,6 @@ impl Batch {
         self.bytes += text.content.len();
         self.texts.push(text);
     }
-}
-
-/// From 0 to below 1.
-pub(super) fn uniform(draws: &mut impl Rng) -> f64 {
-    draws.random_range(0..1u64 << 53) as f64 / (1u64 << 53) as f64
 }
 
 /// Hands a text file to `take` in pieces that end with a line, or where lines are too long with a character.
