@@ -118,10 +118,10 @@ fn a_helper_that_hangs_is_shown_while_it_lasts_and_counted_when_its_batch_is_dro
     let manner = Manner { words_left: Some(4), hangs: true, ..Manner::default() };
     team.help_as(1, TrainingOptions::default(), manner);
     let (view, board) = (team.view.clone(), team.board.clone());
-    let second = Duration::from_secs(1);
+    let two_seconds = Duration::from_secs(2);
     let watching = std::thread::spawn(move || {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !view.awaits().is_some_and(|(helper, time)| helper == peer(1) && time > second) {
+        while !view.awaits().is_some_and(|(helper, time)| helper == peer(1) && time > two_seconds) {
             assert!(Instant::now() < deadline, "nobody sees for whom it waits");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -133,6 +133,7 @@ fn a_helper_that_hangs_is_shown_while_it_lasts_and_counted_when_its_batch_is_dro
         assert!(matches!(error, TrainingError::TeamWaits(_)), "{error}");
     }
     watching.join().expect("it is seen");
+    // The helper was seen to have something to do while the captain still computed: the two spans are not the same.
     let waits = team.view.waits();
     assert!(matches!(waits[..], [(helper, seconds)] if helper == peer(1) && seconds > 1.0), "{waits:?}");
 }
