@@ -32,11 +32,13 @@ use crate::status::{Counts, Phase, Status};
 use crate::synchronous::Synchronous;
 use crate::time::Time;
 use choosing::Choosing;
-use ending::{CopyingAnew, Settlings};
+use ending::Settlings;
+use rejoining::Rejoining;
 
 mod choosing;
 mod ending;
 mod life;
+mod rejoining;
 mod replies;
 
 /// One member of a swarm, without I/O. See the [crate documentation](crate) for the contract.
@@ -54,10 +56,7 @@ pub struct Node {
     reputation: Reputation,
     joining: Joining,
     giving: Giving,
-    /// The swarm hardly lets this node's model in any more, so that it copies one anew.
-    is_outlier: bool,
-    /// Until when a newer model is looked for: the one that is here is older than what was exchanged.
-    outdated_until: Option<Time>,
+    rejoining: Rejoining,
     end: RunEnd,
     /// Own exchanges still to be done after the last step.
     final_exchanges_left: u32,
@@ -66,7 +65,6 @@ pub struct Node {
     settlings: Settlings,
     /// The distance for which it has settled last, where that was known, until what came of it is.
     settling_from: Option<f64>,
-    copying_anew: CopyingAnew,
     /// When settling or leaving ends whatever is still open, or settling begins again.
     phase_deadline: Option<Time>,
     leaving_max: Duration,
@@ -97,14 +95,12 @@ impl Node {
             reputation: Reputation::default(),
             joining: Joining::new(me, seed, chunking.clone(), config.first_number, now),
             giving: Giving::new(chunking, *layout.digest()),
-            is_outlier: false,
-            outdated_until: None,
+            rejoining: Rejoining::default(),
             end: config.end,
             final_exchanges_left: 1,
             ends_before_the_run: false,
             settlings: Settlings::default(),
             settling_from: None,
-            copying_anew: CopyingAnew::default(),
             phase_deadline: None,
             leaving_max: config.leaving_max,
             misbehaviours: BTreeMap::new(),
@@ -150,7 +146,7 @@ impl Node {
     /// When to call [`handle`](Self::handle) with [`Event::TimePassed`] if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
         let copies =
-            self.synchronous.is_none() && (self.phase == Phase::Joining || self.is_copying_anew()) && !self.is_resting;
+            self.synchronous.is_none() && (self.phase == Phase::Joining || self.is_rejoining()) && !self.is_resting;
         let joining = copies.then(|| self.joining.next_deadline());
         let waits_for_partners = self.phase == Phase::Settling && self.pairwise.is_idle();
         let deadlines = [
@@ -173,7 +169,7 @@ impl Node {
         let mut status = Status {
             phase: self.phase,
             shares: (self.pairwise.share_of(self.membership.own_holding()), members.iter().map(share).collect()),
-            copying: (self.phase == Phase::Joining || self.is_copying_anew()).then(|| self.joining.status()),
+            copying: (self.phase == Phase::Joining || self.is_rejoining()).then(|| self.joining.status()),
             end: self.end.clone(),
             connected: self.membership.connected().collect(),
             known: self.membership.known(),
@@ -264,8 +260,7 @@ impl Node {
             }
             Event::Reduced { request, result } => self.on_reply(now, request, Reply::Reduced(result)),
             Event::HoldingChanged { holding } => self.on_holding_changed(now, holding),
-            Event::ModelOutdated if self.synchronous.is_some() => {}
-            Event::ModelOutdated => self.outdated_until = Some(now + OUTDATED_FOR),
+            Event::ModelOutdated => self.on_model_outdated(now),
             Event::RestBegan => self.on_rest(now, true),
             Event::RestEnded => self.on_rest(now, false),
         }
@@ -284,7 +279,7 @@ impl Node {
         if !self.membership.is_connected(peer) {
             return;
         }
-        let is_copying_anew = self.is_copying_anew();
+        let is_rejoining = self.is_rejoining();
         match message {
             Message::Accept(_) | Message::Reject(_) | Message::RefuseState { .. } => {
                 self.membership.on_answer(now, peer);
@@ -324,7 +319,7 @@ impl Node {
                 self.membership.avoid(peer, now + JOINING_RETRY);
                 self.joining.on_unable(peer);
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
-                let has_model = is_sound && !is_copying_anew && !self.is_resting;
+                let has_model = is_sound && !is_rejoining && !self.is_resting;
                 let steps = has_model.then_some(self.pairwise.training().steps);
                 self.giving.on_request(now, (peer, self.membership.range(peer)), (request, chunks), steps, out)
             }
@@ -365,7 +360,7 @@ impl Node {
             }
             _ if self.synchronous.is_some() => Some(RejectReason::Unacceptable),
             _ if self.is_resting => Some(RejectReason::Resting),
-            _ if self.is_copying_anew() => Some(RejectReason::Joining),
+            _ if self.is_rejoining() => Some(RejectReason::Joining),
             Phase::Training | Phase::Settling | Phase::Completed => None,
         };
         let holding = self.membership.holding(peer);
@@ -411,11 +406,6 @@ impl Node {
             || self.pairwise.is_busy_with(peer)
             || self.joining.is_busy_with(peer)
             || self.giving.is_busy_with(peer)
-    }
-
-    /// Whether this node trains, or has trained, but on a model that it is about to replace.
-    fn is_copying_anew(&self) -> bool {
-        matches!(self.phase, Phase::Training | Phase::Settling) && self.is_outlier
     }
 
     fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool) {

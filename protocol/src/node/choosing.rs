@@ -103,7 +103,7 @@ impl Node {
 
     fn own_costs(&self, now: Time) -> Own {
         let contribution = self.synchronous.as_ref().and_then(Synchronous::contribution_seconds);
-        let is_training = self.phase == Phase::Training && !self.is_resting && !self.is_copying_anew();
+        let is_training = self.phase == Phase::Training && !self.is_resting && !self.is_rejoining();
         Own {
             me: self.me,
             costs: self.pairwise.costs(contribution).filter(|_| is_training),
@@ -125,9 +125,7 @@ impl Node {
         let is_there = self.synchronous.is_some();
         let is_ready = match self.phase {
             Phase::Joining => !self.joining.is_loading(),
-            Phase::Training => {
-                !self.is_copying_anew() && self.pairwise.is_done() && !self.outbox.is_correction_pending()
-            }
+            Phase::Training => !self.is_rejoining() && self.pairwise.is_done() && !self.outbox.is_correction_pending(),
             _ => false,
         };
         match choosing.choice.scheme() {

@@ -43,35 +43,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// Pauses until a member comes back, two minutes together (a guess): rounding errors may be taken for a distance.
 const PAUSES_MAX: u32 = 6;
 
-/// Periods of [`SETTLING_TIMEOUT`] in which a copy anew comes no further, until it is given up (a guess: a donor on a slow link sends
-/// a chunk in less). Donors that send nothing, or a model that nobody confirms, hold no node for longer.
-const COPY_PERIODS_IN_VAIN_MAX: u32 = 5;
-
-/// How a copy anew comes on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CopyingAnew {
-    /// When the period ends.
-    until: Option<Time>,
-    /// At the end of the last period.
-    chunks: usize,
-    periods_in_vain: u32,
-}
-
-impl CopyingAnew {
-    /// Counts a period that is over. `chunks`: that have come so far.
-    fn on_time(&mut self, now: Time, chunks: usize) {
-        if *self.until.get_or_insert(now + SETTLING_TIMEOUT) <= now {
-            self.until = Some(now + SETTLING_TIMEOUT);
-            self.periods_in_vain += u32::from(chunks <= self.chunks);
-            self.chunks = chunks;
-        }
-    }
-
-    fn is_in_vain(&self) -> bool {
-        self.periods_in_vain >= COPY_PERIODS_IN_VAIN_MAX
-    }
-}
-
 /// How often a member of a run that is over has settled once more, since another one came back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settlings {
@@ -186,49 +157,11 @@ impl Node {
     }
 
     /// Whether somebody can be asked who holds some of what this node holds.
-    fn has_sharing_member(&self) -> bool {
+    pub(super) fn has_sharing_member(&self) -> bool {
         self.membership.directly_connected().any(|peer| self.pairwise.shares(self.membership.holding(peer)))
     }
 
-    /// For this node the run is over, and nobody lets its model in: it copies one anew, and trains on where that one is not
-    /// at the end yet. Where nobody can give it one, it ends with the model that it has.
-    pub(super) fn copy_at_the_end(&mut self, now: Time) {
-        let out_of_time = self.phase_deadline.is_none_or(|deadline| deadline <= now);
-        if out_of_time {
-            self.phase_deadline = Some(now + SETTLING_TIMEOUT);
-        }
-        let nobody = self.is_resting || !self.has_sharing_member();
-        if self.copies_in_vain(now) || (self.joining.is_idle() && (out_of_time || nobody)) {
-            self.give_up_copying();
-            self.complete();
-        } else if !self.is_resting {
-            self.copy(now);
-        }
-    }
-
-    /// Nobody lets this node's model in while the others train: it copies one anew. Where nothing comes of that, it exchanges again:
-    /// were all members such outliers, each would wait for the others' models.
-    pub(super) fn copy_in_training(&mut self, now: Time) {
-        if self.outdated_until.is_none() && self.copies_in_vain(now) {
-            self.give_up_copying();
-        } else {
-            self.copy(now);
-        }
-    }
-
-    fn copies_in_vain(&mut self, now: Time) -> bool {
-        self.copying_anew.on_time(now, self.joining.status().chunks);
-        self.copying_anew.is_in_vain() && !self.joining.is_loading()
-    }
-
-    fn give_up_copying(&mut self) {
-        self.joining.give_up(&mut self.outbox);
-        self.copying_anew = CopyingAnew::default();
-        self.is_outlier = false;
-        self.pairwise.forget_outlier();
-    }
-
-    fn complete(&mut self) {
+    pub(super) fn complete(&mut self) {
         if !matches!(self.phase, Phase::Training | Phase::Settling) {
             return;
         }

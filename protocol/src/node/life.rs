@@ -1,8 +1,8 @@
 //! A node's way through its phases: joining, training, the last exchanges, leaving.
 
 use super::Node;
-use super::ending::{CopyingAnew, Settlings};
-use crate::bounds::OUTDATED_BEGUN_FOR;
+use super::ending::Settlings;
+use super::rejoining::Rejoining;
 use crate::effect::{Effect, TrainerOrder};
 use crate::exchange::{Ended, Outcome};
 use crate::fragments::Holding;
@@ -44,18 +44,10 @@ impl Node {
             // Even a joiner's model would cost what its owner does not want to spend now.
             Phase::Joining if self.is_resting => {}
             Phase::Joining => self.copy(now),
-            // Training goes on meanwhile; what this node has learned since it fell behind is lost anyway.
-            Phase::Training if self.is_copying_anew() && self.is_resting => {}
-            Phase::Training if self.is_copying_anew() => self.copy_in_training(now),
-            Phase::Settling if self.is_copying_anew() => self.copy_at_the_end(now),
+            Phase::Training if self.is_rejoining() => self.copy_in_training(now),
+            Phase::Settling if self.is_rejoining() => self.copy_at_the_end(now),
             Phase::Training | Phase::Settling | Phase::Completed if progress_missed.is_some() => {
-                self.is_outlier = true;
-                // Two or three that are apart from all others trust each other alone, and would copy in a circle.
-                self.reputation.forget_distances();
-                self.joining.expect_progress(progress_missed);
-                if self.phase != Phase::Training {
-                    self.begin_settling(now);
-                }
+                self.rejoin(now, progress_missed);
             }
             Phase::Training if self.is_gathering() => {}
             Phase::Training => self.start_due_exchange(now),
@@ -72,7 +64,7 @@ impl Node {
         if matches!(outcome, Outcome::Unanswered) {
             self.membership.on_silence(now, partner, &mut self.outbox);
         }
-        if self.joining.is_checking() && (self.phase == Phase::Joining || self.is_copying_anew()) {
+        if self.joining.is_checking() && (self.phase == Phase::Joining || self.is_rejoining()) {
             self.on_check_ended(now, partner, part, outcome);
             return;
         }
@@ -86,7 +78,7 @@ impl Node {
         }
         let is_there = self.membership.partners(now).contains(&partner);
         // What is copied moves nobody before it is believed.
-        let has_model = self.phase != Phase::Joining && !self.is_copying_anew() && !self.joining.is_checking();
+        let has_model = self.phase != Phase::Joining && !self.is_rejoining() && !self.joining.is_checking();
         let goes_on = self.phase == Phase::Training && has_model && !self.is_resting && is_there;
         self.pairwise.conclude(now, &ended, goes_on, &self.reputation, &mut self.outbox);
         let is_refused = matches!(outcome, Outcome::Rejected | Outcome::Unanswered);
@@ -177,8 +169,7 @@ impl Node {
 
     fn believe_copy(&mut self, clip: Option<f64>) {
         self.joining.end_check();
-        (self.is_outlier, self.outdated_until) = (false, None);
-        self.copying_anew = CopyingAnew::default();
+        self.rejoining = Rejoining::default();
         self.pairwise.begin_ramp(clip);
         self.begin_training();
     }
@@ -207,24 +198,6 @@ impl Node {
         if has_new && matches!(self.phase, Phase::Settling | Phase::Completed) {
             self.settlings = Settlings::default();
             self.begin_settling(now);
-        }
-    }
-
-    /// What this node has is older than what it, or a machine of its team, has exchanged: it is copied anew, if somebody comes soon who
-    /// has some of it, and gives it.
-    fn renew(&mut self, now: Time) {
-        let Some(until) = self.outdated_until.filter(|_| self.phase == Phase::Training) else { return };
-        let holds_some = |peer| self.pairwise.shares(self.membership.holding(peer));
-        if until <= now {
-            // Whoever is there has no model either, or lacks some of it.
-            let has_begun = self.joining.chunks().0 > 0 && now < until + OUTDATED_BEGUN_FOR;
-            if !self.is_outlier || (!has_begun && self.joining.is_idle()) {
-                (self.is_outlier, self.outdated_until) = (false, None);
-                self.joining.begin_anew(now, &mut self.outbox);
-            }
-        } else if !self.is_outlier && self.membership.directly_connected().any(holds_some) {
-            self.is_outlier = true;
-            self.joining.expect_progress(Some(self.pairwise.training().progress));
         }
     }
 
@@ -268,7 +241,7 @@ impl Node {
         }
         let was_training = self.phase == Phase::Training;
         // What is copied moves nobody before it is believed.
-        let has_model = was_training && !self.is_copying_anew() && !self.joining.is_checking();
+        let has_model = was_training && !self.is_rejoining() && !self.joining.is_checking();
         // Who ends a moment later may be left without the replica.
         let ended = self.synchronous.as_ref().filter(|synchronous| synchronous.is_needed(now) && !was_training);
         let stays = ended.map_or(self.leaving_max, |synchronous| self.leaving_max.max(synchronous.farewell_max()));
