@@ -63,8 +63,6 @@ pub struct Node {
     /// Whether this node's training was over before the run's.
     ends_before_the_run: bool,
     settlings: Settlings,
-    /// The distance for which it has settled last, where that was known, until what came of it is.
-    settling_from: Option<f64>,
     /// When settling or leaving ends whatever is still open, or settling begins again.
     phase_deadline: Option<Time>,
     leaving_max: Duration,
@@ -100,7 +98,6 @@ impl Node {
             final_exchanges_left: 1,
             ends_before_the_run: false,
             settlings: Settlings::default(),
-            settling_from: None,
             phase_deadline: None,
             leaving_max: config.leaving_max,
             misbehaviours: BTreeMap::new(),

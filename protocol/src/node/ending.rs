@@ -55,6 +55,8 @@ pub(super) struct Settlings {
     vain_distance: f64,
     /// After a pause.
     late: u32,
+    /// The distance for which it has settled last, where that was known, until what came of it is.
+    begun_for: Option<f64>,
 }
 
 impl Node {
@@ -197,12 +199,12 @@ impl Node {
         }
         let may_help = match is_untold {
             true => self.settlings.untold < SETTLINGS_UNTOLD_MAX,
-            false => is_apart && self.settlings.may_help(self.settling_from.take(), &last),
+            false => is_apart && self.settlings.may_help(&last),
         };
         if may_help && self.settlings.all < SETTLINGS_MAX {
             self.settlings.all += 1;
             self.settlings.untold += u32::from(is_untold);
-            self.settling_from = (!is_untold).then_some(last.distance);
+            self.settlings.begun_for = (!is_untold).then_some(last.distance);
             self.settle_once_more(now);
         } else if is_apart && self.settlings.late < PAUSES_MAX && self.phase_deadline.is_none() {
             self.phase_deadline = Some(now + FIRST_PAUSE * (1 << self.settlings.late));
@@ -211,10 +213,9 @@ impl Node {
 }
 
 impl Settlings {
-    /// Whether settling at once may bring models nearer that are apart. `before`: the distance for which this node settled
-    /// last, where that was known.
-    fn may_help(&mut self, before: Option<f64>, last: &LastMerges) -> bool {
-        if before.is_some_and(|before| !last.is_held_up && last.distance > LEFT_IN_VAIN * before) {
+    /// Whether settling at once may bring models nearer that are apart.
+    fn may_help(&mut self, last: &LastMerges) -> bool {
+        if self.begun_for.take().is_some_and(|before| !last.is_held_up && last.distance > LEFT_IN_VAIN * before) {
             self.in_vain += 1;
             self.vain_distance = self.vain_distance.max(last.distance);
         }
