@@ -308,9 +308,10 @@ impl Swarm<'_> {
         if founder.is_some() && self.manifest.data.share {
             own.data.files.clear();
         }
-        // In a trial what ends the run is the swarm's progress, as in the simulator: who came late or is slow has no more to do.
+        // In a comparison what ends the run is the swarm's progress, as in the simulator: who came late has taken over what others had
+        // learned, and has no more to do.
         let pace = self.trial.as_ref().map(|trial| trial.paces[number % trial.paces.len()].typed());
-        if pace.is_none() {
+        if pace.is_none() && self.options.against.is_none() {
             own.training.steps = self.manifest.schedule.total_steps;
         }
         let mut arguments: Vec<OsString> = match founder {

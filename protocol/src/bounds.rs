@@ -21,6 +21,16 @@ pub const EXCHANGE_TIMEOUT_MIN: Duration = Duration::from_secs(3);
 /// end.
 pub const EXCHANGE_DOUBLINGS_MAX: u32 = 4;
 
+/// Steps of this node for which an exchange may wait beside all else: the starter takes its snapshot and its correction between two
+/// steps, and so does the responder, whose steps may be as long.
+pub const STEPS_OF_AN_EXCHANGE: u32 = 4;
+
+/// A longer step is not waited for (a guess: who takes longer for one trains alone).
+pub const STEP_TIME_MAX: Duration = Duration::from_secs(20 * 60);
+
+/// An exchange is proposed when the step under way ends within this: time for an answer, and for another partner where it is no.
+pub const PROPOSED_BEFORE_STEP_ENDS: Duration = Duration::from_secs(3);
+
 /// What an exchange may take beside its bytes: step boundaries and merges on both sides, repeated messages.
 const EXCHANGE_TIMEOUT_BASE: Duration = Duration::from_secs(20);
 

@@ -81,7 +81,8 @@ pub struct RunEnd {
     pub run: RunId,
     /// Who may finish it; `None` where nobody can.
     pub founder: Option<PeerId>,
-    /// Swarm progress at which the run is complete by its manifest, in steps; `None` without a set length.
+    /// Swarm progress at which the run is complete by its manifest, in steps: whole rounds where all average at once. `None` without a
+    /// set length.
     pub total_steps: Option<f64>,
     /// The newest order of the founder.
     pub order: Option<FinishOrder>,
@@ -101,7 +102,7 @@ pub(crate) enum Heard {
 impl RunEnd {
     /// As the manifest says, without an order.
     pub fn of(manifest: &RunManifest) -> RunEnd {
-        let total_steps = manifest.schedule.total_steps;
+        let total_steps = manifest.schedule.total_steps.next_multiple_of(manifest.synchronous.steps_of_a_round());
         RunEnd {
             run: manifest.run_id(),
             founder: manifest.run.founder.parse().ok(),

@@ -122,6 +122,11 @@ impl Joining {
         self.copying.asked().is_empty() && self.loading.is_none() && self.checking.is_none()
     }
 
+    /// Whether a member that holds this much has some of what is missing.
+    pub(crate) fn lacks(&self, holding: Holding) -> bool {
+        self.copying.lacks(holding)
+    }
+
     /// Chunks that are there, and chunks of the state.
     pub(crate) fn chunks(&self) -> (usize, usize) {
         self.copying.chunks()

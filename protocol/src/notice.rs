@@ -129,6 +129,9 @@ pub enum Notice {
         /// Who takes part no more.
         left: Vec<PeerId>,
     },
+    /// In a synchronous run: this node's contribution was late twice in a row, and the others go on without it. What it computes goes on;
+    /// then it copies their replica.
+    LeftOut,
     /// Where members choose how they average: they do it this way from now on.
     SchemeChanged {
         /// The way in which they average now.

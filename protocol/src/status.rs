@@ -148,6 +148,8 @@ pub struct SynchronousStatus {
     pub operations: u64,
     /// All-reduces that this node has finished.
     pub finished: u64,
+    /// Whether the others go on without it, because its contribution was late. It comes back with that.
+    pub is_left_out: bool,
     /// How long it has waited in all: from each own contribution until the sum was there, and for copies of a replica.
     pub waited: Duration,
     /// Who is waited for now.

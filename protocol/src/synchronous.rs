@@ -62,6 +62,8 @@ pub(crate) struct Synchronous {
     collective: Collective,
     /// The members that were told last.
     told: Members,
+    /// Whether it was told that the others go on without this node.
+    is_told_left_out: bool,
     /// Orders of the collective that are to be carried out in turn.
     work: VecDeque<Order>,
     contribution: Option<Snapshot>,
@@ -147,6 +149,7 @@ impl Synchronous {
             values,
             collective: Collective::new(shape, me, beginning, timeouts),
             told: Members::default(),
+            is_told_left_out: false,
             work: VecDeque::new(),
             contribution: None,
             contribution_number: 0,
@@ -339,6 +342,7 @@ impl Synchronous {
             members: if self.collective.is_stalled() { 0 } else { self.collective.members().len() },
             operations: self.collective.version().operations,
             finished: counts.finished,
+            is_left_out: self.collective.is_left_out(),
             waited: counts.waited,
             awaited: self.collective.awaited(),
             dropped: counts.dropped,
@@ -426,6 +430,11 @@ impl Synchronous {
     }
 
     fn tell_members(&mut self, out: &mut Outbox) {
+        let is_left_out = self.collective.is_left_out();
+        if is_left_out && !std::mem::replace(&mut self.is_told_left_out, is_left_out) {
+            out.notice(Notice::LeftOut);
+        }
+        self.is_told_left_out = is_left_out;
         let members = self.collective.members();
         if self.collective.is_stalled() || *members == self.told {
             return;

@@ -109,8 +109,8 @@ class Node:
             raise self._stranger(f"{missing} is missing") from None
 
     def records(self, follow: bool = False, after: int = 0) -> Iterator[Record]:
-        """What the node tells, from the record after the number ``after``: the last twenty minutes or so are kept, and a record
-        of the kind ``missed`` says how many are not.
+        """What the node tells, from the record after the number ``after``: the last 2,048 are kept, minutes of a busy
+        swarm, and a record of the kind ``missed`` says how many are not.
 
         With ``follow`` it goes on with what comes, until the daemon is gone or the iterator is closed. Raises as ``status``
         does, if nobody answers at first.

@@ -1,5 +1,8 @@
 //! Swarms on a network that loses nothing: they agree, admit newcomers, let go of leavers, and repeat themselves.
 
+use std::time::Duration;
+
+use murmur_protocol::manifest::GossipKind;
 use murmur_protocol::status::Phase;
 use murmur_protocol::{Notice, Time, bounds};
 use murmur_sim::checks::*;
@@ -83,6 +86,38 @@ fn a_backup_that_runs_with_a_clock_set_back_averages_again_and_merges_each_excha
         let record = swarm.record();
         assert_eq!(safety(&record, parameters), [], "seed {seed}");
         assert_eq!(converged(&record, 4, 1e-3), Ok(()), "seed {seed}");
+    }
+}
+
+/// One member's steps take sixty times as long as the others', who give an exchange up before it answers: then it does not merge
+/// either. One exchange in a hundred moved it alone.
+#[test]
+fn a_very_slow_member_merges_nothing_that_its_partner_has_given_up() {
+    for kind in [GossipKind::Links, GossipKind::Pairs] {
+        let mut scenario = Scenario::calm(6);
+        scenario.gossip.kind = kind;
+        scenario.nodes.iter_mut().for_each(|plan| plan.step_time = Duration::from_millis(500));
+        scenario.nodes[5].step_time = seconds(30);
+        let mut swarm = after(seconds(3000), scenario, 1);
+        let exchanges = swarm.record().exchanges;
+        let (one_sided, pairs) = (exchanges.one_sided.len(), exchanges.pairs_since(Time::ZERO));
+        assert!(pairs > 1000 && one_sided as f64 <= 0.0005 * pairs as f64, "{kind:?}: {one_sided} beside {pairs}");
+        let slow = swarm.status(5).expect("it runs").exchanges;
+        assert!(slow.completed_as_starter + slow.completed_as_responder > 20, "{kind:?}: {slow:?}");
+    }
+}
+
+/// Nothing but the time of a step says how long an exchange of such members takes.
+#[test]
+fn members_whose_steps_take_minutes_are_averaged() {
+    for kind in [GossipKind::Links, GossipKind::Pairs] {
+        let mut scenario = Scenario::calm(4);
+        scenario.gossip.kind = kind;
+        scenario.nodes.iter_mut().enumerate().for_each(|(host, plan)| plan.step_time = seconds(350 + 5 * host as u64));
+        let mut swarm = after(seconds(200_000), scenario, 1);
+        let exchanges = swarm.record().exchanges;
+        let (one_sided, pairs) = (exchanges.one_sided.len(), exchanges.pairs_since(Time::ZERO));
+        assert!(pairs > 50 && one_sided * 50 <= pairs as usize, "{kind:?}: {one_sided} beside {pairs}");
     }
 }
 

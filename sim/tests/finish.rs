@@ -72,6 +72,24 @@ fn members_of_a_finished_run_come_to_rest() {
     }
 }
 
+/// The fast ones have come to the first end when the order for a later one comes.
+#[test]
+fn who_has_ended_trains_on_where_the_founder_sets_a_later_end() {
+    let mut scenario = scenario();
+    scenario.nodes.iter_mut().take(3).for_each(|plan| plan.step_time = Duration::from_millis(40));
+    let order = |steps| Incident::Finish { at: 11, steps };
+    scenario.nodes[11] = NodePlan { step_time: Duration::from_millis(400), ..scenario.nodes[10].clone() };
+    let scenario = scenario.at(seconds(40), order(40.0)).at(seconds(43), order(600.0));
+    let mut swarm = after(seconds(43), scenario, 2);
+    let ended = |swarm: &Swarm, host| swarm.status(host).expect("it runs").phase != Phase::Training;
+    let before: Vec<usize> = (0..12).filter(|host| ended(&swarm, *host)).collect();
+    assert!(!before.is_empty() && before.len() < 12, "{before:?} have ended");
+    swarm.run_until(seconds(46));
+    assert!(before.iter().all(|host| !ended(&swarm, *host)), "they train again");
+    swarm.run_until(seconds(400));
+    assert!((0..12).all(|host| swarm.status(host).expect("it runs").phase == Phase::Completed));
+}
+
 /// What a member has learned reaches the others once its quiet hours are over.
 #[test]
 fn who_rests_while_the_run_ends_is_averaged_afterwards() {

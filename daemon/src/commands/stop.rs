@@ -44,7 +44,8 @@ pub(super) fn run(options: &StopOptions) -> anyhow::Result<()> {
 
 fn cut_off(folder: &Path) -> Failure {
     let newest = newest_checkpoint(&folder.join("checkpoints"));
-    let since = newest.map_or("nothing".to_owned(), |path| format!("{} is its last checkpoint", path.display()));
+    let since = newest
+        .map_or("it has written no checkpoint".to_owned(), |path| format!("{} is its last checkpoint", path.display()));
     Failure::new(ExitCode::Files, format!("the daemon in {} has ended with an error: {since}", folder.display())).hint(
         format!("`murmur logs {}`, or the terminal that it ran in, may say why: is the disk full?", quoted(folder)),
     )

@@ -113,6 +113,10 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             };
             plain(format!("{together} ({})", changes.join("; ")))
         }
+        Notice::LeftOut => plain(
+            "the others average without this node, whose part was late; once it is computed, their model is copied"
+                .to_owned(),
+        ),
         Notice::SchemeChanged { scheme, by: _, reason } => {
             let Comparison { members, together, alone, worth } = reason;
             let (change, takes) = match scheme {

@@ -70,6 +70,8 @@ impl NotFinished {
 pub struct Finisher {
     key: Option<Keypair>,
     run: RunId,
+    /// A run ends after a multiple of so many steps.
+    round: f64,
     reports: watch::Receiver<NodeReport>,
     /// The serial of the newest order that the core knows.
     known: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
@@ -89,6 +91,7 @@ impl Finisher {
         Finisher {
             key: is_founder.then(|| identity.clone()),
             run: manifest.run_id(),
+            round: manifest.synchronous.steps_of_a_round() as f64,
             reports,
             known: Arc::new(known),
             events,
@@ -125,7 +128,9 @@ impl Finisher {
         }
         let steps = steps.max(DECAY_STEPS_MIN);
         let from = report.progress + steps_until_all_have_heard(report);
-        let ending = Ending { from, until: from + steps };
+        let until = ((from + steps) / self.round).ceil() * self.round;
+        let steps = until - from;
+        let ending = Ending { from, until };
         let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         // A clock that was set back makes no order older than the one before: members would not hear of it.
         let serial = u64::try_from(microseconds).unwrap_or(u64::MAX).max((self.known)().map_or(0, |known| known + 1));

@@ -8,7 +8,7 @@ use crate::console::figures::{count, counted};
 /// What one daemon did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Side {
-    /// Seconds since it began, and the loss on the held-out slice; in order.
+    /// Seconds since the first daemon began, and the loss on the held-out slice; in order.
     pub(crate) losses: Vec<(f64, f64)>,
     /// Own steps at its end.
     pub(crate) steps: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Trained {
 pub(crate) struct Compared {
     pub(crate) seeds: usize,
     pub(crate) nodes: usize,
-    /// Own steps of the daemons: least and most, of both kinds.
+    /// Own steps of the daemons: least and most, of both kinds. Who came late has taken over others' steps, and made fewer.
     pub(crate) steps: (u64, u64),
     /// The loss that every daemon reached.
     pub(crate) target: f64,
@@ -52,9 +52,8 @@ pub(crate) struct Measure {
 }
 
 impl Side {
-    /// From the journal of the daemon's one process, and its speed.
-    pub(crate) fn of(node: &NodeHistory, tokens_per_second: f64) -> Side {
-        let begin = node.begin().unwrap_or(0.0);
+    /// From the journal of the daemon's one process, when the first daemon of its run began, and its speed.
+    pub(crate) fn of(node: &NodeHistory, begin: f64, tokens_per_second: f64) -> Side {
         let losses = node.evaluations.iter().map(|found| (found.place.time - begin, found.loss)).collect();
         Side { losses, steps: node.place.steps, tokens_per_second }
     }

@@ -248,6 +248,19 @@ fn a_node_whose_own_part_is_over_does_not_make_the_run_complete() {
 }
 
 #[test]
+fn a_run_that_is_over_and_served_is_not_under_way() {
+    let mut ada = Teller::new(ADA);
+    ada.begin("ada", 0);
+    ada.train(0..110, None);
+    let now = |teller: &Teller| (teller.began as f64 / 1000.0) + teller.up + 1.0;
+    let training = verdict::verdict(&history(ada.told.clone()), now(&ada), false);
+    assert!(training.contains("\u{201d} is under way: "), "{training}");
+    ada.tell(Body::Sample(Box::new(Sample { phase: "completed".to_owned(), steps: 110, ..Sample::default() })));
+    let served = verdict::verdict(&history(ada.told.clone()), now(&ada), false);
+    assert!(served.contains("\u{201d} has ended here and is still served: "), "{served}");
+}
+
+#[test]
 fn what_peers_say_is_text_and_the_page_asks_for_nothing() {
     let (ada, bob) = story();
     let page = page_of(&history(ada.into_iter().chain(bob)), false);

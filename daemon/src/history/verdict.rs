@@ -55,8 +55,11 @@ pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String 
 
 fn state(history: &History, now: f64) -> &'static str {
     let last: Vec<Ended<'_>> = history.nodes.values().filter_map(|node| Some(node.endings(now).last()?.1)).collect();
-    if last.iter().any(|ended| matches!(ended, Ended::Running)) {
-        "is under way"
+    let is_running = |node: &&NodeHistory| matches!(node.endings(now).last(), Some((_, Ended::Running)));
+    let mut running = history.nodes.values().filter(is_running).peekable();
+    if running.peek().is_some() {
+        let trains = |node: &NodeHistory| node.sample.as_ref().is_none_or(|sample| sample.phase != "completed");
+        if running.any(trains) { "is under way" } else { "has ended here and is still served" }
     } else if last.contains(&Ended::InOrder(true)) && !last.contains(&Ended::InOrder(false)) {
         let ends_complete = |node: &&NodeHistory| matches!(node.endings(now).last(), Some((_, Ended::InOrder(_))));
         let complete: Vec<&NodeHistory> = history.nodes.values().filter(ends_complete).collect();

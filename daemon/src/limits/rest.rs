@@ -9,7 +9,7 @@ use jiff::Zoned;
 use jiff::civil::{Date, date};
 use jiff::tz::TimeZone;
 use murmur_network::Traffic;
-use murmur_protocol::{Event, Phase};
+use murmur_protocol::{Event, Phase, Status};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -201,8 +201,8 @@ impl Rest {
                 is_resting = looked.reason.is_some();
                 let event = if is_resting { Event::RestBegan } else { Event::RestEnded };
                 let flag = self.rules.flag_against(looked.bytes_today);
-                let has_model = pictures.borrow().status.phase != Phase::Joining;
-                note(&describe(looked.reason.as_deref(), has_model, flag));
+                let means = Means::of(&pictures.borrow().status);
+                note(&describe(looked.reason.as_deref(), means, flag));
                 if events.send(event).await.is_err() {
                     return;
                 }
@@ -223,23 +223,48 @@ impl Rest {
     }
 }
 
-/// That a rest has begun, and what it means, or that it is over. A joiner has nothing to train: it would have to copy the
-/// model first, which is what its owner does not want to spend now.
-fn describe(reason: Option<&str>, has_model: bool, flag: &str) -> String {
-    match (reason, has_model) {
-        (Some(reason), true) => format!("resting     {reason}; training goes on"),
-        (Some(reason), false) => format!(
+/// What a rest means for a node.
+#[derive(Clone, Copy, Debug)]
+enum Means {
+    /// It has nothing to train: it would have to copy the model first, which is what its owner does not want to spend now.
+    NoModel,
+    /// It trains only together with the others.
+    NoSteps,
+    NoExchanges,
+}
+
+impl Means {
+    fn of(status: &Status) -> Means {
+        match status.phase {
+            Phase::Joining => Means::NoModel,
+            Phase::Training if status.synchronous.is_some() => Means::NoSteps,
+            _ => Means::NoExchanges,
+        }
+    }
+}
+
+/// That a rest has begun, and what it means, or that it is over.
+fn describe(reason: Option<&str>, means: Means, flag: &str) -> String {
+    match (reason, means) {
+        (Some(reason), Means::NoExchanges) => format!("resting     {reason}; training goes on"),
+        (Some(reason), Means::NoSteps) => {
+            format!("resting     {reason}; training stands still, since all members of this run step together")
+        }
+        (Some(reason), Means::NoModel) => format!(
             "resting     {reason}; joining waits until then, and nothing is trained before\nhint: to join now, start \
              again with {flag}"
         ),
-        (None, true) => "rested      exchanges go on".to_owned(),
-        (None, false) => "rested      joining goes on".to_owned(),
+        (None, Means::NoExchanges) => "rested      exchanges go on".to_owned(),
+        (None, Means::NoSteps) => "rested      training goes on".to_owned(),
+        (None, Means::NoModel) => "rested      joining goes on".to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
+
+    use murmur_protocol::status::SynchronousStatus;
 
     use super::*;
 
@@ -319,11 +344,15 @@ mod tests {
 
     #[test]
     fn a_joiner_is_told_that_it_waits_until_when_and_how_to_join_now() {
-        let told = describe(Some("quiet hours until 07:00 UTC"), false, "--quiet-hours \"\"");
+        let told = describe(Some("quiet hours until 07:00 UTC"), Means::NoModel, "--quiet-hours \"\"");
         assert!(told.contains("until 07:00 UTC; joining waits until then"), "{told}");
         assert!(told.ends_with("hint: to join now, start again with --quiet-hours \"\""), "{told}");
         assert!(!told.contains("training goes on"), "{told}");
-        assert!(describe(Some("quiet hours until 07:00 UTC"), true, "").ends_with("training goes on"));
+        assert!(describe(Some("quiet hours until 07:00 UTC"), Means::NoExchanges, "").ends_with("training goes on"));
+        let mut status = Status { phase: Phase::Training, ..Status::default() };
+        assert!(describe(Some("a reason"), Means::of(&status), "").contains("training goes on"));
+        status.synchronous = Some(SynchronousStatus::default());
+        assert!(describe(Some("a reason"), Means::of(&status), "").contains("training stands still"));
         let limits = LimitsSettings { daily_gigabytes: 1.0, quiet_hours: "22:00-07:00".to_owned(), ..utc() };
         let rules = Rules::new(&limits);
         assert_eq!(rules.flag_against(0), "--quiet-hours \"\"");

@@ -2,7 +2,8 @@
 //!
 //! Each seed is trained twice by the same daemons, with the same run file, identities, and so data and order, threads and steps:
 //! once as a swarm, and once each for itself, all at the same time as well. So the machine is as busy, and equal steps and equal
-//! time are compared alike. What is said is the least and the greatest difference over the seeds, and where their signs differ, that
+//! time are compared alike. A run ends by the swarm's progress: who comes a moment later takes over what the first has learned, and makes
+//! fewer steps of its own. What is said is the least and the greatest difference over the seeds, and where their signs differ, that
 //! nothing can be measured.
 
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use super::{Ended, Summary, Swarms, new_folder, prune, run_in};
 use crate::cli::LocalOptions;
 use crate::console::{Console, note, print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
-use crate::history::History;
 use crate::history::comparison::{Compared, Side, Trained};
+use crate::history::{History, NodeHistory};
 use crate::observe::journal::{Reading, files_at};
 use crate::settings::NodeSettings;
 use crate::store::{COMPARISON_FILE, Series, write_atomically};
@@ -97,13 +98,18 @@ fn show(compared: &Compared) {
 
 /// What the journals of a swarm's daemons say, and the table of its run.
 fn read(Ended { folder, summary, .. }: &Ended, nodes: u16) -> anyhow::Result<Vec<Side>> {
-    let node = |number: u16| -> anyhow::Result<Side> {
+    let history = |number: u16| -> anyhow::Result<History> {
         let mut history = History::default();
         Reading::new(files_at(&folder.join(format!("node-{number}")))?).for_each(|record| history.apply(&record));
-        let speed = speed(summary, number);
-        Ok(history.nodes.values().next().map(|node| Side::of(node, speed)).unwrap_or_default())
+        Ok(history)
     };
-    (0..nodes).map(node).collect()
+    let histories: Vec<History> = (0..nodes).map(history).collect::<Result<_, _>>()?;
+    let nodes: Vec<Option<&NodeHistory>> = histories.iter().map(|history| history.nodes.values().next()).collect();
+    let begin = nodes.iter().flatten().filter_map(|node| node.begin()).fold(f64::INFINITY, f64::min);
+    let side = |(number, node): (u16, &Option<&NodeHistory>)| {
+        node.map(|node| Side::of(node, begin, speed(summary, number))).unwrap_or_default()
+    };
+    Ok((0..).zip(&nodes).map(side).collect())
 }
 
 fn speed(summary: &Summary, number: u16) -> f64 {

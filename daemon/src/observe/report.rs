@@ -350,7 +350,7 @@ fn member(peer: &PeerId, view: &MemberView, status: &Status, outside: &Outside<'
 
 /// Whether a member of a synchronous run has nobody to average with.
 fn is_seeking(status: &Status) -> bool {
-    status.synchronous.as_ref().is_some_and(|synchronous| synchronous.members == 0)
+    status.synchronous.as_ref().is_some_and(|synchronous| synchronous.members == 0 && !synchronous.is_left_out)
 }
 
 /// Who waits for members comes no further, and nobody knows for how long.

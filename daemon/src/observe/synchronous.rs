@@ -4,6 +4,7 @@ use murmur_protocol::status::SynchronousStatus;
 use serde::{Deserialize, Serialize};
 
 use crate::console::figures::{counted, duration};
+use crate::console::short;
 
 /// All-reduces of a synchronous run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub struct SynchronousReport {
     pub seconds_waited: f64,
     /// Peer id of the member that is waited for now.
     pub waits_for: Option<String>,
+    /// Whether the others go on without it, because its part was late: what it computes now is replaced by their model.
+    pub is_left_out: bool,
     /// All-reduces that were begun anew, because a member was late or gone, or one came.
     pub dropped: u64,
     /// Replicas copied from another member.
@@ -33,6 +36,7 @@ impl From<&SynchronousStatus> for SynchronousReport {
             all_reduces: status.finished,
             seconds_waited: status.waited.as_secs_f64(),
             waits_for: status.awaited.map(|peer| peer.to_string()),
+            is_left_out: status.is_left_out,
             dropped: status.dropped,
             copied: status.copied,
             differed: status.differed,
@@ -42,14 +46,17 @@ impl From<&SynchronousStatus> for SynchronousReport {
 }
 
 impl SynchronousReport {
-    /// Such as `3 members average together · waited 12.3 s`.
+    /// Such as `3 members average together · waited 12.3 s, now for aB3dE5fG`.
     pub(crate) fn summary(&self) -> String {
         let members = match self.members {
+            0 if self.is_left_out => "late: the others average without it".to_owned(),
             0 => "waits for members".to_owned(),
             1 => "averages with nobody".to_owned(),
             count => format!("{count} members average together"),
         };
-        format!("{members} · {} · waited {}", counted(self.all_reduces, "all-reduce"), seconds(self.seconds_waited))
+        let now = self.waits_for.as_deref().map_or(String::new(), |peer| format!(", now for {}", short(peer)));
+        let (count, waited) = (counted(self.all_reduces, "all-reduce"), seconds(self.seconds_waited));
+        format!("{members} · {count} · waited {waited}{now}")
     }
 }
 
@@ -71,5 +78,7 @@ mod tests {
         assert_eq!(report.summary(), "3 members average together · 1 all-reduce · waited 1.3 s");
         let report = SynchronousReport { seconds_waited: 130.0, ..SynchronousReport::default() };
         assert_eq!(report.summary(), "waits for members · 0 all-reduces · waited 2 min 10 s");
+        let late = SynchronousReport { is_left_out: true, ..report };
+        assert!(late.summary().starts_with("late: the others average without it · "), "{}", late.summary());
     }
 }

@@ -229,10 +229,14 @@ impl DataDirectory {
         read().unwrap_or_default().into_iter().take(PEERS_REMEMBERED_MAX).filter_map(known).collect()
     }
 
-    /// Writes the members known now. Best effort: a node without them only takes longer to come back.
+    /// Writes the members known now, and after them those known before: members that are stopped at the same time, to be started again
+    /// together, have all just left. Best effort: a node without them only takes longer to come back.
     pub fn remember_peers(&self, known: &[KnownPeer]) {
+        let is_new = |before: &KnownPeer| known.iter().all(|now| now.peer != before.peer);
+        let before = self.remembered_peers();
         let remembered: Vec<RememberedPeer> = known
             .iter()
+            .chain(before.iter().filter(|before| is_new(before)))
             .take(PEERS_REMEMBERED_MAX)
             .map(|known| RememberedPeer {
                 peer: known.peer.to_string(),

@@ -49,6 +49,8 @@ pub fn scalars(sample: &Sample) -> Vec<(&'static str, f64)> {
 pub struct Thinning {
     /// Of the last one that was chosen: seconds since its process began, and own steps.
     last: Option<(f64, u64)>,
+    /// Of the last one: what ends a run happens without steps.
+    phase: String,
     /// Own steps of the last sample, and what the last evaluation gave.
     validation_loss: Option<f64>,
 }
@@ -65,8 +67,10 @@ impl Thinning {
         let is_chosen = self.last.is_none_or(|(last_up, last_steps)| {
             let since = up - last_up;
             let has_moved = sample.steps != last_steps;
-            since >= QUIET_SECONDS || has_moved && (up < FINE_SECONDS || since >= COARSE_SECONDS)
+            let is_due = since >= QUIET_SECONDS || has_moved && (up < FINE_SECONDS || since >= COARSE_SECONDS);
+            is_due || sample.phase != self.phase
         });
+        self.phase.clone_from(&sample.phase);
         let is_evaluated = sample.validation_loss != self.validation_loss;
         self.validation_loss = sample.validation_loss;
         if is_chosen {
@@ -108,6 +112,17 @@ mod tests {
         assert!((9..=11).contains(&count(1600, 2200, &|_| 1600)), "it makes no steps");
         thinning.begin();
         assert!(!thinning.choose(3000.0, &Sample::default()).is_empty(), "another process");
+    }
+
+    #[test]
+    fn what_the_last_exchanges_have_brought_is_drawn_however_soon_the_process_ends() {
+        let mut thinning = Thinning::default();
+        let mut drawn = |up: f64, phase: &str| {
+            let sample = Sample { steps: 300, phase: phase.to_owned(), ..Sample::default() };
+            !thinning.choose(up, &sample).is_empty()
+        };
+        assert_eq!(["training", "training"].map(|phase| drawn(700.0, phase)), [true, false]);
+        assert_eq!(["settling", "settling", "completed"].map(|phase| drawn(701.0, phase)), [true, false, true]);
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Collective {
             stall.hear(now, from, said);
             self.decide_early(now);
         } else if !self.members.contains(from) || (said.members.is_empty() && !is_stale) {
-            self.outside.insert(from, Outside { heard: now, epoch: said.epoch.number, reaches: said.reaches });
+            self.outside.insert(from, Outside::of(now, &said));
             if self.timeouts.split == Split::EachGoesOn {
                 self.say_running(from);
             }
@@ -217,6 +217,9 @@ impl Collective {
         let digest = most_common(with_it().map(|(_, said)| said.digest));
         let is_current = |said: &Stalled| said.digest == digest || said.digest == 0 || digest == 0;
         let current: Members = with_it().filter(|(_, said)| is_current(said)).map(|(peer, _)| peer).collect();
+        // Whom not all of these reach yet is taken in later, without having to say so once more.
+        let left_out = stall.heard.iter().filter(|(peer, _)| !present.contains(**peer));
+        self.outside.extend(left_out.map(|(peer, (heard, said))| (*peer, Outside::of(*heard, said))));
         self.announce(now, Announced { epoch, members: present, version, current });
     }
 
@@ -269,7 +272,7 @@ impl Collective {
         let next = Version { operations: self.version.operations + 1, epoch: self.epoch };
         if matches!(self.phase, Phase::Reducing(_)) && announced.version == next {
             self.deferred = Some(announced);
-        } else if self.version > announced.version && !self.seeks {
+        } else if self.has_state && self.version > announced.version && !self.seeks {
             // This member has finished what the announcer has not heard of: it takes another agreement.
             (self.epoch, self.members) = (announced.epoch, announced.members);
             self.stall(now);

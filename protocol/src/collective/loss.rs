@@ -23,7 +23,7 @@ impl Collective {
     }
 
     /// Whether it takes no part because its contribution does not come.
-    pub(super) fn is_left_out(&self) -> bool {
+    pub fn is_left_out(&self) -> bool {
         self.lateness.is_left_out
     }
 

@@ -44,3 +44,9 @@ pub(super) struct Outside {
     /// Whom it reaches directly.
     pub(super) reaches: Members,
 }
+
+impl Outside {
+    pub(super) fn of(heard: Time, said: &Stalled) -> Outside {
+        Outside { heard, epoch: said.epoch.number, reaches: said.reaches.clone() }
+    }
+}

@@ -362,6 +362,31 @@ fn who_begins_to_seek_tells_each_of_all_whom_it_reaches() {
     assert_eq!(told(&[3]), [(id(3), 4)], "the others hear of it when it says so the next time");
 }
 
+/// Its placeholder of a version counted as one that is further than the announcer's: it refused every later announcement, and all others
+/// began anew for ever.
+#[test]
+fn a_member_without_a_state_whose_first_copy_is_broken_off_takes_the_next_announcement() {
+    let now = Time::from_start(seconds(1));
+    let timeouts = Timeouts { split: Split::EachGoesOn, listening: Some(seconds(1)), ..Timeouts::default() };
+    let own = Epoch { number: 1_000_000, leader: id(1) };
+    let seeking = Beginning::Seeking { epoch: own, operations: None, until: Time::ZERO };
+    let mut one = Collective::new(Shape::Ring, id(1), seeking, timeouts);
+    one.peers_connected([id(0)]);
+    let both: Members = [0, 1].into_iter().map(id).collect();
+    let version = Version { operations: 0, epoch: Epoch { number: 7, leader: id(0) } };
+    let current: Members = [id(0)].into_iter().collect();
+    let epochs = [1, 2].map(|later| Epoch { number: own.number + later, leader: id(0) });
+    for epoch in epochs {
+        let announced = Announced { epoch, members: both.clone(), version, current: current.clone() };
+        one.word_received(now, id(0), Word::Announced(announced));
+        assert_eq!((one.epoch(), one.is_stalled()), (epoch, false), "it copies the state");
+        // Somebody else has come, and the announcer begins anew.
+        let said = Stalled { epoch, members: both.clone(), version: Some(version), digest: 0, reaches: both.clone() };
+        one.word_received(now, id(0), Word::Stalled(said));
+        assert!(one.is_stalled());
+    }
+}
+
 /// Its word was taken for that of one outside, and after the next operation it was taken in once more, with a second copy.
 #[test]
 fn what_a_member_without_a_state_said_before_it_was_taken_in_takes_it_in_no_second_time() {

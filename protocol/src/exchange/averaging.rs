@@ -72,7 +72,7 @@ pub(crate) struct Averaging {
     last_merge_steps: u64,
     /// Exchanges until a joiner counts in full.
     ramp_left: u32,
-    step_time: StepTime,
+    pub(super) step_time: StepTime,
     reunions: Reunions,
     pub(crate) links: Links,
     /// How far own training had moved the model before the one that was copied.
@@ -273,6 +273,13 @@ impl Averaging {
     pub(crate) fn on_report(&mut self, now: Time, report: TrainingReport) {
         self.training = report;
         self.step_time.on_report(now, report.steps);
+        let step = Duration::from_secs_f64(self.step_time.seconds().min(STEP_TIME_MAX.as_secs_f64()));
+        self.timeout.allow(step * STEPS_OF_AN_EXCHANGE);
+    }
+
+    /// How long own training is in its step at least, as steps have taken of late.
+    pub(crate) fn step_left(&self, now: Time) -> Duration {
+        self.step_time.next_end().map_or(Duration::ZERO, |end| end.saturating_since(now))
     }
 
     /// Whether this run exchanges such a part.
@@ -354,7 +361,7 @@ impl Averaging {
         let is_excused = self.meet(merged, terms, about.partner, out);
         let trust = match is_excused {
             true => reputation.trust(about.partner),
-            false => reputation.on_exchange(about.partner, self.impression(merged, terms, about.norm)),
+            false => reputation.on_exchange(about.partner, self.impression(merged, terms, about)),
         };
         let is_model = terms.part.vector == Vector::Model;
         let is_progress_odd = self.is_progress_odd(terms.progress_difference);
@@ -366,7 +373,8 @@ impl Averaging {
             is_excused,
         };
         let circumstances = (self.hardly_apart(about.norm), self.links.is_at_rest());
-        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, circumstances);
+        let masked = masked_share(merged, about.parameters);
+        self.parts.entry(terms.part).or_default().take_in((merged, masked), terms, seen, circumstances);
         if let Some(reference) = &merged.reference {
             let is_believed = reputation.influence(about.partner) >= LINK_INFLUENCE_MIN;
             let partner = (about.partner, about.partner_holding);
@@ -436,15 +444,15 @@ impl Averaging {
         self.settled_distance().max(TELLING_TRAVEL * self.training.travel.min(TRAVEL_OF_SIZE * norm))
     }
 
-    /// What this exchange says of the partner. `norm`: of this node's model.
-    fn impression(&self, merged: &Merged, terms: &Terms, norm: f64) -> Impression {
+    /// What this exchange says of the partner.
+    fn impression(&self, merged: &Merged, terms: &Terms, about: Circumstances) -> Impression {
         let clip = self.parts.get(&terms.part).map(|state| &state.clip);
-        let least = self.hardly_apart(norm);
+        let least = self.hardly_apart(about.norm);
         // Final exchanges bring the others nearer than training lets them be: who has missed them is no liar.
         let usual = clip.and_then(|clip| Some(clip.usual()?.max(least).max(self.usual_in_training)));
         Impression {
             distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.norm / usual),
-            masked_share: masked_share(merged),
+            masked_share: masked_share(merged, about.parameters),
             is_progress_odd: self.is_progress_odd(terms.progress_difference),
         }
     }
@@ -468,7 +476,7 @@ pub(super) fn answer_timeout() -> TimeoutEstimator {
 
 /// How long a starter may have an exchange answered and remembered.
 pub(super) fn longest_deadline(parameters: usize) -> Duration {
-    exchange_timeout(parameters).saturating_mul(1 << EXCHANGE_DOUBLINGS_MAX)
+    exchange_timeout(parameters).saturating_mul(1 << EXCHANGE_DOUBLINGS_MAX) + STEP_TIME_MAX * STEPS_OF_AN_EXCHANGE
 }
 
 #[cfg(test)]

@@ -66,12 +66,14 @@ impl Pairwise {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.starter.next_deadline().into_iter().chain(self.responder.next_deadline()).min()
+        let near_end = self.averaging.step_time.near_end_at;
+        [self.starter.next_deadline(), self.responder.next_deadline(), near_end].into_iter().flatten().min()
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, out: &mut Outbox) {
         self.starter.on_deadline(now, &mut self.averaging, out);
         self.responder.on_deadline(now, &mut self.averaging, out);
+        self.averaging.step_time.near_end_at.take_if(|at| *at <= now);
     }
 
     /// Whether an exchange with this peer may still need its connection.
@@ -204,12 +206,12 @@ impl Pairwise {
                 .on_merged(now, number, result, (averaging, reputation), out)
                 .map_err(|(peer, what)| Unfit::Partner(peer, what)),
             (Purpose::ResponderSnapshot(peer, number), Reply::Snapshot(snapshot, report)) => {
-                self.responder.on_snapshot(peer, number, snapshot, &report, out);
+                self.responder.on_snapshot(now, (peer, number), (snapshot, &report), averaging, out);
                 Ok(())
             }
             (Purpose::ResponderCodes(peer, number), Reply::Codes(result)) => self
                 .responder
-                .on_encoded(peer, number, result, averaging, out)
+                .on_encoded(now, (peer, number), result, averaging, out)
                 .map_err(|what| Unfit::Partner(peer, what)),
             (Purpose::ResponderMerge(peer, number), Reply::Merge(result)) => {
                 let merged = self.responder.on_merged(peer, number, result, (averaging, reputation), out);
@@ -308,8 +310,10 @@ impl Pairwise {
 
     /// Ends a round where it is over and begins the next; `false` where none is due. `members`: as how many the
     /// others count.
-    pub(crate) fn begin_due_round(&mut self, members: impl Fn() -> f64, out: &mut Outbox) -> bool {
-        if !self.starter.is_due(self.averaging.training.steps) {
+    pub(crate) fn begin_due_round(&mut self, now: Time, members: impl Fn() -> f64, out: &mut Outbox) -> bool {
+        // The partner keeps a place for this node from the proposal on, and there is nothing to send before the end of the step.
+        let is_due = self.starter.is_due(self.averaging.training.steps);
+        if !is_due || !self.averaging.step_time.is_near_end(now, crate::bounds::PROPOSED_BEFORE_STEP_ENDS) {
             return false;
         }
         if self.averaging.gossip.outer_learning_rate > 0.0 {

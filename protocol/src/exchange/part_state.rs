@@ -39,9 +39,15 @@ pub(super) struct PartState {
 }
 
 impl PartState {
-    /// `least`: models that are not further apart are one. `is_over`: own training is.
-    pub(super) fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, (least, is_over): (f64, bool)) {
-        let most_wrapped = masked_share(merged) > MOST;
+    /// `masked`: the share of the blocks that wrapped. `least`: models that are not further apart are one. `is_over`: own training is.
+    pub(super) fn take_in(
+        &mut self,
+        (merged, masked): (&Merged, f64),
+        terms: &Terms,
+        seen: Seen,
+        (least, is_over): (f64, bool),
+    ) {
+        let most_wrapped = masked > MOST;
         let is_wide = terms.width == CodeWidth::Sixteen;
         let is_telling = merged.norm > least;
         self.is_stuck = merged.stuck_blocks > 0 || (is_over && merged.masked_blocks > 0);
@@ -56,7 +62,10 @@ impl PartState {
             is_held_up: !is_told || merged.clip_scale < 1.0,
             partner_progress: seen.progress,
         });
-        self.scales.clone_from(&merged.scales);
+        // On a link they are those of when the merge was ordered: another one may have given newer ones meanwhile.
+        if merged.reference.is_none() {
+            self.scales.clone_from(&merged.scales);
+        }
         // Blocks that wrap are left out of the norm. A wide exchange shows how far apart they are.
         if is_wide {
             self.is_beyond_grid = is_telling && terms.is_far_apart(merged.norm);
@@ -75,8 +84,8 @@ impl PartState {
     }
 }
 
-/// The share of the blocks that wrapped.
-pub(super) fn masked_share(merged: &Merged) -> f64 {
-    let blocks = merged.correction.len().div_ceil(BLOCK).max(1);
+/// The share of the blocks of so many parameters that wrapped.
+pub(super) fn masked_share(merged: &Merged, parameters: usize) -> f64 {
+    let blocks = parameters.div_ceil(BLOCK).max(1);
     f64::from(merged.masked_blocks) / blocks as f64
 }

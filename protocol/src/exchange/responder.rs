@@ -148,12 +148,16 @@ impl Responder {
             return;
         }
         let width = averaging.accepted_width(propose.part, propose.bits);
+        let timeout = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
+        let step_left = averaging.step_left(now);
         let is_over = self.newest_number(peer).is_some_and(|newest| propose.exchange <= newest);
         let reason = match width {
             _ if is_over => Some(RejectReason::Over),
             None => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.exchanges(propose.part) => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.turns.holds(propose.part) => Some(RejectReason::NotHeld),
+            // It would be given up before there is a snapshot, and keep this node from asking its starter meanwhile.
+            Some(_) if admission.refuse.is_none() && step_left >= timeout => Some(RejectReason::Busy),
             Some(_) if admission.refuse.is_none() && !self.makes_room_for(now, peer, averaging, out) => {
                 Some(RejectReason::Busy)
             }
@@ -168,6 +172,7 @@ impl Responder {
                 // A rest lasts for hours: as long as a peer may ask for.
                 RejectReason::Resting => RETRY_AFTER_MAX,
                 RejectReason::Joining => admission.joining_retry,
+                RejectReason::Busy if step_left >= timeout => (step_left - timeout).clamp(BUSY_RETRY, RETRY_AFTER_MAX),
                 _ => BUSY_RETRY,
             };
             let retry_after_ms = wait.as_millis() as u32;
@@ -189,7 +194,6 @@ impl Responder {
             standing,
         };
         let terms = Terms::of_responder(propose, width, &accept);
-        let timeout = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
         out.send(peer, Message::Accept(accept.clone()));
         let incoming = Incoming {
             terms,
@@ -197,6 +201,7 @@ impl Responder {
             accept,
             reference,
             since: now,
+            ends_at: now + timeout,
             deadline: now + timeout,
             received: None,
             reply: None,
@@ -224,12 +229,15 @@ impl Responder {
 
     pub(crate) fn on_snapshot(
         &mut self,
-        peer: PeerId,
-        number: ExchangeNumber,
-        snapshot: Snapshot,
-        report: &TrainingReport,
+        now: Time,
+        (peer, number): (PeerId, ExchangeNumber),
+        (snapshot, report): (Snapshot, &TrainingReport),
+        averaging: &mut Averaging,
         out: &mut Outbox,
     ) {
+        if self.gives_up_late(now, (peer, number), averaging, out) {
+            return;
+        }
         let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
             return;
         };
@@ -244,12 +252,15 @@ impl Responder {
     /// Our codes, or what was wrong with the starter's scales.
     pub(crate) fn on_encoded(
         &mut self,
-        peer: PeerId,
-        number: ExchangeNumber,
+        now: Time,
+        (peer, number): (PeerId, ExchangeNumber),
         result: Result<Encoded, Misbehaviour>,
         averaging: &mut Averaging,
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
+        if self.gives_up_late(now, (peer, number), averaging, out) {
+            return Ok(());
+        }
         let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
             return Ok(());
         };
@@ -266,6 +277,24 @@ impl Responder {
         incoming.stage = Stage::AwaitingCodes(scales, Circumstances { norm, ..about });
         incoming.merge_once_complete(peer, number, averaging, out);
         Ok(())
+    }
+
+    /// Where trainer or worker have answered after the starter has given the exchange up.
+    fn gives_up_late(
+        &mut self,
+        now: Time,
+        key: (PeerId, ExchangeNumber),
+        averaging: &mut Averaging,
+        out: &mut Outbox,
+    ) -> bool {
+        let is_late = |incoming: &Incoming| {
+            incoming.ends_at <= now && matches!(incoming.stage, Stage::TakingSnapshot(_) | Stage::Encoding(_))
+        };
+        let gives_up = self.exchanges.get(&key).is_some_and(is_late);
+        if gives_up {
+            self.fail(key, ExchangeFailure::DeadlinePassed, averaging, out);
+        }
+        gives_up
     }
 
     /// The starter's codes: from now on this exchange will be merged.

@@ -190,6 +190,7 @@ impl Check {
         if self.is_agreed(members) {
             self.near += 1;
             self.agreeing.clear();
+            self.silent.clear();
         }
         self.clip.filter(|_| self.near >= self.fragments.len())
     }

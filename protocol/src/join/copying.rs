@@ -118,6 +118,11 @@ impl Copying {
         open
     }
 
+    /// Whether some of what is missing is of a fragment that is held there.
+    pub(super) fn lacks(&self, holding: Holding) -> bool {
+        self.missing.ranges().iter().any(|stretch| self.askable(stretch, &[holding]).is_some())
+    }
+
     /// Requests under way.
     pub(super) fn asked(&self) -> &[Asked] {
         &self.asked

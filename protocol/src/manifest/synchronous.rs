@@ -88,6 +88,11 @@ impl SynchronousSpec {
         self.is_on() && !self.auto
     }
 
+    /// A run ends after a multiple of so many steps: where all always average at once, nobody stops in the middle of a round.
+    pub fn steps_of_a_round(&self) -> u64 {
+        if self.is_fixed() { u64::from(self.every_steps) } else { 1 }
+    }
+
     /// Whether gradients are averaged, and not models.
     pub fn averages_gradients(&self) -> bool {
         self.every_steps == 1

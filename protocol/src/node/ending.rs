@@ -70,9 +70,20 @@ impl Node {
                 self.outbox.push(TrainerOrder::Finish(order.clone()));
                 let others: Vec<PeerId> = self.membership.connected().filter(|peer| Some(*peer) != from).collect();
                 others.into_iter().for_each(|peer| self.tell_finish(peer));
+                self.train_until_a_later_end();
             }
         }
         Ok(())
+    }
+
+    /// Training was over with the run's end of before, and there is a later one.
+    fn train_until_a_later_end(&mut self) {
+        let has_ended = matches!(self.phase, Phase::Settling | Phase::Completed) && !self.ends_before_the_run;
+        let progress = self.pairwise.training().progress;
+        if has_ended && self.synchronous.is_none() && !self.is_rejoining() && self.is_before_the_end(progress) {
+            self.settlings = Settlings::default();
+            self.begin_training();
+        }
     }
 
     /// Tells a peer the order to finish the run, where there is one. It may know it: then nothing comes of it.

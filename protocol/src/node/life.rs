@@ -221,7 +221,7 @@ impl Node {
     fn start_due_exchange(&mut self, now: Time) {
         let fragments = self.pairwise.fragment_count();
         let members = || self.membership.sharing_members(now, fragments);
-        if self.pairwise.begin_due_round(members, &mut self.outbox) {
+        if self.pairwise.begin_due_round(now, members, &mut self.outbox) {
             self.start_exchange(now);
         }
     }

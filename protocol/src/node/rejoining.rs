@@ -66,7 +66,9 @@ impl Node {
         let holds_some = |peer| self.pairwise.shares(self.membership.holding(peer));
         if until <= now {
             // Whoever is there has no model either, or lacks some of it.
-            let has_begun = self.joining.chunks().0 > 0 && now < until + OUTDATED_BEGUN_FOR;
+            let gives_more = |peer| self.joining.lacks(self.membership.holding(peer));
+            let is_given = self.joining.chunks().0 > 0 && self.membership.directly_connected().any(gives_more);
+            let has_begun = is_given && now < until + OUTDATED_BEGUN_FOR;
             if !is_copying || (!has_begun && self.joining.is_idle()) {
                 self.rejoining = Rejoining::default();
                 self.joining.begin_anew(now, &mut self.outbox);

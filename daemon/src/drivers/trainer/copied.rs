@@ -31,7 +31,7 @@ impl TrainerThread {
 
     /// A node that was too far off for others to average with copies the model anew: what it has learned may still be of
     /// use to its owner.
-    fn keep_own(&mut self) {
+    pub(super) fn keep_own(&mut self) {
         let begin = Instant::now();
         let saved = self
             .saved()

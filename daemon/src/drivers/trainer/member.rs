@@ -231,6 +231,15 @@ impl TrainerThread {
 
     /// Another member's replica is to be this node's.
     pub(super) fn load_replica(&mut self, request: RequestId, replica: &Payload, progress: f64) {
+        // Whoever came first to a run that was interrupted goes on with what it has, however old that is.
+        let round = self.settings.manifest.synchronous.steps_of_a_round() as f64;
+        if progress + round < self.view.progress && self.is_worth_keeping() {
+            tracing::warn!(
+                "the others' model, at swarm step {progress:.0}, takes the place of this node's, at {:.0}",
+                self.view.progress
+            );
+            self.keep_own();
+        }
         let loaded = self.engine.load_replica(replica);
         let accepted = loaded.is_ok();
         match loaded {

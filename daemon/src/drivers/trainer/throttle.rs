@@ -17,17 +17,25 @@ pub(super) struct Throttle {
     pause: Option<(Instant, Duration)>,
     /// What pauses have taken since the last step.
     taken: Duration,
+    /// The step before.
+    last: Option<Duration>,
 }
+
+/// A step that took longer than this and so many times the one before had stood still, with the process or the machine: what was not
+/// computed is not paid for with a pause.
+const LONG: Duration = Duration::from_secs(2);
+const LONGER: u32 = 10;
 
 impl Throttle {
     /// Steps take at most `percent` of the time, above 0, at most 100.
     pub(super) fn new(percent: f64) -> Throttle {
-        Throttle { pause_of_step: 100.0 / percent - 1.0, pause: None, taken: Duration::ZERO }
+        Throttle { pause_of_step: 100.0 / percent - 1.0, pause: None, taken: Duration::ZERO, last: None }
     }
 
     /// A step has taken so long, and a pause begins `now`.
     pub(super) fn stepped(&mut self, step: Duration, now: Instant) {
-        let pause = step.mul_f64(self.pause_of_step);
+        let usual = self.last.replace(step).filter(|last| step > LONG && step > *last * LONGER);
+        let pause = usual.unwrap_or(step).mul_f64(self.pause_of_step);
         self.pause = (!pause.is_zero()).then_some((now, pause));
     }
 
@@ -86,6 +94,17 @@ mod tests {
         assert_eq!(throttle.left(after(121)), None);
         assert_eq!(throttle.taken(), Duration::from_millis(121), "as it was, not as it was planned");
         assert_eq!((throttle.left(after(130)), throttle.taken()), (None, Duration::ZERO), "it does not begin again");
+    }
+
+    #[test]
+    fn a_step_in_which_the_process_was_stopped_is_paid_for_as_one_like_the_others() {
+        let begin = Instant::now();
+        let mut throttle = Throttle::new(25.0);
+        throttle.stepped(STEP, begin);
+        throttle.stepped(Duration::from_secs(32), begin);
+        assert_eq!(throttle.left(begin), Some(STEP * 3));
+        throttle.stepped(Duration::from_secs(32), begin);
+        assert_eq!(throttle.left(begin), Some(Duration::from_secs(96)), "steps that take so long are no accident");
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub(super) struct Incoming {
     pub(super) reference: Option<Reference>,
     /// When it was accepted.
     pub(super) since: Time,
+    /// When its starter gives it up: what is merged later moves this side alone.
+    pub(super) ends_at: Time,
+    /// When it is looked after next.
     pub(super) deadline: Time,
     /// The starter's codes, which may come at any time before the merge.
     pub(super) received: Option<Payload>,

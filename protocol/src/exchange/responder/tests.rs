@@ -27,35 +27,61 @@ fn request(out: &mut Outbox) -> Option<Effect> {
     })
 }
 
+/// A responder that has ordered a snapshot for an exchange, and who has started that.
+fn asked_for_a_snapshot() -> (Responder, Averaging, Outbox, PeerId) {
+    let (mut responder, mut out) = (Responder::new(4), Outbox::default());
+    let turns = Turns::new(&Fragments::equal(4, 1), Holding::ALL);
+    let mut averaging = Averaging::new((RunManifest::default().gossip, turns), 4, TrainingReport::default(), None);
+    let (peer, holding) = (PeerId::from_public_key(STARTER), Holding::ALL);
+    let admission = Admission { refuse: None, joining_retry: Duration::ZERO, weights: (1.0, 1.0), holding };
+    let by = (&mut averaging, &Reputation::default());
+    responder.on_propose(Time::ZERO, peer, &propose(), admission, by, &mut out);
+    responder.on_scales(peer, EXCHANGE, Payload::default(), &mut out);
+    assert!(matches!(request(&mut out), Some(Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))));
+    (responder, averaging, out, peer)
+}
+
+fn encoded() -> Encoded {
+    Encoded { scales: Payload::default(), codes: Payload::default(), reference: None, norm: 2.0 }
+}
+
+/// Its starter has given the exchange up: the merge would move this side alone.
+#[test]
+fn who_has_its_snapshot_or_codes_after_the_starters_deadline_does_not_merge() {
+    let deadline = Time::from_start(Duration::from_millis(u64::from(propose().deadline_ms)));
+    for (snapshot_at, encoded_at) in [(deadline, deadline), (Time::ZERO, deadline)] {
+        let (mut responder, mut averaging, mut out, peer) = asked_for_a_snapshot();
+        // Its deadline is over while the trainer is in a long step.
+        responder.on_deadline(snapshot_at, &mut averaging, &mut out);
+        let taken = (Snapshot::from(vec![1.0; 4]), &TrainingReport::default());
+        responder.on_snapshot(snapshot_at, (peer, EXCHANGE), taken, &mut averaging, &mut out);
+        assert_eq!(request(&mut out).is_some(), snapshot_at < deadline, "codes are made");
+        responder.on_deadline(encoded_at, &mut averaging, &mut out);
+        let own = Ok(encoded());
+        responder.on_encoded(encoded_at, (peer, EXCHANGE), own, &mut averaging, &mut out).expect("sound");
+        responder.on_codes(peer, EXCHANGE, Payload::default(), &averaging, &mut out);
+        assert!(request(&mut out).is_none(), "nothing is merged");
+        assert_eq!((responder.under_way(), averaging.counters.failed()), (0, 1), "it keeps no place");
+    }
+}
+
 /// The codes of a model that is no longer there would correct another one.
 #[test]
 fn codes_of_a_model_that_was_replaced_are_not_merged() {
-    let gossip = RunManifest::default().gossip;
+    let now = Time::ZERO;
     for is_late in [false, true] {
-        let (mut responder, mut out) = (Responder::new(4), Outbox::default());
-        let mut averaging = Averaging::new(
-            (gossip.clone(), Turns::new(&Fragments::equal(4, 1), Holding::ALL)),
-            4,
-            TrainingReport::default(),
-            None,
-        );
-        let (peer, now) = (PeerId::from_public_key(STARTER), Time::ZERO);
-        let holding = Holding::ALL;
-        let admission = Admission { refuse: None, joining_retry: Duration::ZERO, weights: (1.0, 1.0), holding };
-        responder.on_propose(now, peer, &propose(), admission, (&mut averaging, &Reputation::default()), &mut out);
-        responder.on_scales(peer, EXCHANGE, Payload::default(), &mut out);
-        assert!(matches!(request(&mut out), Some(Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))));
+        let (mut responder, mut averaging, mut out, peer) = asked_for_a_snapshot();
         if !is_late {
             responder.on_model_replaced(&mut averaging, &mut out);
         }
-        let snapshot = Snapshot::from(vec![1.0; 4]);
-        responder.on_snapshot(peer, EXCHANGE, snapshot, &TrainingReport::default(), &mut out);
+        let taken = (Snapshot::from(vec![1.0; 4]), &TrainingReport::default());
+        responder.on_snapshot(now, (peer, EXCHANGE), taken, &mut averaging, &mut out);
         assert!(
             matches!(request(&mut out), Some(Effect::Worker(WorkerOrder::Encode { .. }))),
             "a snapshot is of the model of its time"
         );
-        let encoded = Encoded { scales: Payload::default(), codes: Payload::default(), reference: None, norm: 2.0 };
-        responder.on_encoded(peer, EXCHANGE, Ok(encoded), &mut averaging, &mut out).expect("sound");
+        let own = Ok(encoded());
+        responder.on_encoded(now, (peer, EXCHANGE), own, &mut averaging, &mut out).expect("sound");
         if is_late {
             responder.on_model_replaced(&mut averaging, &mut out);
         }
