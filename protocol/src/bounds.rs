@@ -272,6 +272,12 @@ pub fn replica_bytes_max(parameters: usize) -> u64 {
     4 * (3 * parameters as u64 + 64)
 }
 
+/// Bytes of payloads that may be on their way in at once in a synchronous run. Two groups that meet may each send a replica, and one
+/// network has a quarter: with room for one and a half, each of two holds what the other one needs.
+pub fn synchronous_inbound_budget(parameters: usize) -> u64 {
+    8 * replica_bytes_max(parameters)
+}
+
 /// What a starter sends at most: scales and codes.
 fn proposal_bytes(parameters: usize) -> usize {
     scales_bytes(parameters) + codes_bytes(parameters, CodeWidth::Sixteen)

@@ -140,7 +140,7 @@ impl Status {
 }
 
 /// How a node of a synchronous run stands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SynchronousStatus {
     /// Members that take part, this one counted; 0 while it stands still and seeks agreement or a group.
     pub members: usize,

@@ -66,6 +66,12 @@ pub(crate) fn network_config(
         })
     };
     let parameters = murmur_training::trained_layout(manifest).parameters();
+    let mut payload_bytes_max = bounds::payload_bytes_max(parameters);
+    let mut inbound_bytes_budget = bounds::inbound_bytes_budget(parameters);
+    if manifest.synchronous.is_on() {
+        payload_bytes_max = payload_bytes_max.max(bounds::replica_bytes_max(parameters));
+        inbound_bytes_budget = inbound_bytes_budget.max(bounds::synchronous_inbound_budget(parameters));
+    }
     Ok(NetworkConfig {
         identity,
         listen: ports::choose(&settings.network).iter().map(parse).collect::<Result<_, _>>()?,
@@ -73,12 +79,8 @@ pub(crate) fn network_config(
         secret,
         admission: settings.network.admission(),
         throttle: Throttle::new(settings.limits.caps()),
-        payload_bytes_max: if manifest.synchronous.is_on() {
-            bounds::replica_bytes_max(parameters).max(bounds::payload_bytes_max(parameters))
-        } else {
-            bounds::payload_bytes_max(parameters)
-        },
-        inbound_bytes_budget: bounds::inbound_bytes_budget(parameters),
+        payload_bytes_max,
+        inbound_bytes_budget,
         shelf: None,
         connectivity: settings.network.connectivity(),
     })

@@ -227,18 +227,18 @@ impl Rest {
 #[derive(Clone, Copy, Debug)]
 enum Means {
     /// It has nothing to train: it would have to copy the model first, which is what its owner does not want to spend now.
-    NoModel,
+    JoiningWaits,
     /// It trains only together with the others.
-    NoSteps,
-    NoExchanges,
+    TrainingWaits,
+    TrainingGoesOn,
 }
 
 impl Means {
     fn of(status: &Status) -> Means {
         match status.phase {
-            Phase::Joining => Means::NoModel,
-            Phase::Training if status.synchronous.is_some() => Means::NoSteps,
-            _ => Means::NoExchanges,
+            Phase::Joining => Means::JoiningWaits,
+            Phase::Training if status.synchronous.is_some() => Means::TrainingWaits,
+            _ => Means::TrainingGoesOn,
         }
     }
 }
@@ -246,17 +246,17 @@ impl Means {
 /// That a rest has begun, and what it means, or that it is over.
 fn describe(reason: Option<&str>, means: Means, flag: &str) -> String {
     match (reason, means) {
-        (Some(reason), Means::NoExchanges) => format!("resting     {reason}; training goes on"),
-        (Some(reason), Means::NoSteps) => {
+        (Some(reason), Means::TrainingGoesOn) => format!("resting     {reason}; training goes on"),
+        (Some(reason), Means::TrainingWaits) => {
             format!("resting     {reason}; training stands still, since all members of this run step together")
         }
-        (Some(reason), Means::NoModel) => format!(
+        (Some(reason), Means::JoiningWaits) => format!(
             "resting     {reason}; joining waits until then, and nothing is trained before\nhint: to join now, start \
              again with {flag}"
         ),
-        (None, Means::NoExchanges) => "rested      exchanges go on".to_owned(),
-        (None, Means::NoSteps) => "rested      training goes on".to_owned(),
-        (None, Means::NoModel) => "rested      joining goes on".to_owned(),
+        (None, Means::TrainingGoesOn) => "rested      exchanges go on".to_owned(),
+        (None, Means::TrainingWaits) => "rested      training goes on".to_owned(),
+        (None, Means::JoiningWaits) => "rested      joining goes on".to_owned(),
     }
 }
 
@@ -264,6 +264,7 @@ fn describe(reason: Option<&str>, means: Means, flag: &str) -> String {
 mod tests {
     use std::time::UNIX_EPOCH;
 
+    use murmur_protocol::PeerId;
     use murmur_protocol::status::SynchronousStatus;
 
     use super::*;
@@ -344,12 +345,12 @@ mod tests {
 
     #[test]
     fn a_joiner_is_told_that_it_waits_until_when_and_how_to_join_now() {
-        let told = describe(Some("quiet hours until 07:00 UTC"), Means::NoModel, "--quiet-hours \"\"");
+        let told = describe(Some("quiet hours until 07:00 UTC"), Means::JoiningWaits, "--quiet-hours \"\"");
         assert!(told.contains("until 07:00 UTC; joining waits until then"), "{told}");
         assert!(told.ends_with("hint: to join now, start again with --quiet-hours \"\""), "{told}");
         assert!(!told.contains("training goes on"), "{told}");
-        assert!(describe(Some("quiet hours until 07:00 UTC"), Means::NoExchanges, "").ends_with("training goes on"));
-        let mut status = Status { phase: Phase::Training, ..Status::default() };
+        assert!(describe(Some("quiet hours until 07:00 UTC"), Means::TrainingGoesOn, "").ends_with("training goes on"));
+        let mut status = Status { phase: Phase::Training, ..Status::of(PeerId::from_public_key([1; 32])) };
         assert!(describe(Some("a reason"), Means::of(&status), "").contains("training goes on"));
         status.synchronous = Some(SynchronousStatus::default());
         assert!(describe(Some("a reason"), Means::of(&status), "").contains("training stands still"));

@@ -185,6 +185,20 @@ mod tests {
         assert!(fits(&room, &proven, 1, MIB).await.is_none(), "a stranger again");
     }
 
+    /// Each held half of a replica, and waited for the half that the other one held.
+    #[tokio::test]
+    async fn two_replicas_that_come_from_one_network_do_not_wait_for_each_other() {
+        let length = murmur_protocol::bounds::replica_bytes_max(100_000);
+        let room = Room::new(murmur_protocol::bounds::synchronous_inbound_budget(100_000), length);
+        let senders = [room.inflow(Some(1)), room.inflow(Some(1))];
+        let mut held = Vec::new();
+        for part in [length / 2, length - length / 2] {
+            for sender in &senders {
+                held.push(fits(&room, sender, part, length).await.expect("there is room for both"));
+            }
+        }
+    }
+
     #[tokio::test]
     async fn the_least_rate_follows_the_fastest_transfer() {
         let inflow = Room::new(MIB, MIB).inflow(None);
