@@ -112,7 +112,7 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
     settings.data.files.clone_from(&options.data);
     settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
     settings.model.base = options.base.clone().unwrap_or_default();
-    base_model::take_tokenizer(&mut settings, manifest);
+    base_model::take_tokenizer(&mut settings, manifest)?;
     let root = data_directory(&path);
     let corpus: Corpus = match &root {
         Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, root)?,
