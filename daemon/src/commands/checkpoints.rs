@@ -7,7 +7,7 @@ use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{DataSource, TransformerModel};
 use murmur_training::generate::Sampling;
 use murmur_training::model::trained_layout;
-use murmur_training::pretrained::{self, ExportType};
+use murmur_training::pretrained::{self, AdapterBase, ExportType};
 use murmur_training::{Corpus, LanguageModel, PretrainedConfig, PretrainedError, Tokenizer};
 use serde_json::json;
 
@@ -64,29 +64,36 @@ pub(super) fn sample(options: &mut SampleOptions) -> anyhow::Result<()> {
 
 /// What a run's tokens are as text; `None` where they are bytes.
 fn tokenizer(manifest: &RunManifest, options: &SampleOptions) -> Result<Option<Tokenizer>, Failure> {
-    let (digest, vocabulary) = (&manifest.data.tokenizer, manifest.model.vocabulary());
-    let beside_base = || options.base.as_deref().and_then(base_model::tokenizer_in);
-    match options.tokenizer.clone().or_else(beside_base) {
-        Some(path) if !digest.is_empty() => {
-            let tokenizer = Tokenizer::of_run(&path, digest, vocabulary as usize);
-            tokenizer.map(Some).map_err(|error| corpus_failure(&error))
-        }
-        None if !digest.is_empty() => {
+    let vocabulary = manifest.model.vocabulary();
+    match run_tokenizer(manifest, options.tokenizer.as_deref(), options.base.as_deref())? {
+        None if !manifest.data.tokenizer.is_empty() => {
             let failure = Failure::new(ExitCode::Settings, "this run reads its text with a tokenizer");
             Err(failure.hint("give it with --tokenizer FILE: the tokenizer.json that its nodes have"))
         }
-        _ if options.tokenizer.is_some() => Err(tokenizer_unused()),
-        _ if vocabulary > base_model::BYTES => {
+        None if vocabulary > base_model::BYTES => {
             let message = format!("this model's {vocabulary} tokens are not bytes, and its run names no tokenizer");
             Err(Failure::new(ExitCode::Settings, message)
                 .hint("`murmur export` it, and sample with the transformers library"))
         }
-        _ => Ok(None),
+        found => Ok(found),
     }
 }
 
-fn tokenizer_unused() -> Failure {
-    Failure::new(ExitCode::Settings, "this run reads bytes, so it has no tokenizer").hint("leave --tokenizer out")
+/// The run's tokenizer: the file that is given, else the one beside the base. `None` where there is neither, or the run reads bytes.
+fn run_tokenizer(
+    manifest: &RunManifest,
+    given: Option<&Path>,
+    base: Option<&Path>,
+) -> Result<Option<Tokenizer>, Failure> {
+    let (digest, vocabulary) = (&manifest.data.tokenizer, manifest.model.vocabulary());
+    if digest.is_empty() {
+        let unused = Failure::new(ExitCode::Settings, "this run reads bytes, so it has no tokenizer");
+        return given.map_or(Ok(None), |_| Err(unused.hint("leave --tokenizer out")));
+    }
+    let Some(path) = given.map(Path::to_owned).or_else(|| base.and_then(base_model::tokenizer_in)) else {
+        return Ok(None);
+    };
+    Tokenizer::of_run(&path, digest, vocabulary as usize).map(Some).map_err(|error| corpus_failure(&error))
 }
 
 fn encode(tokenizer: &Tokenizer, prompt: &str, manifest: &RunManifest) -> Result<Vec<u32>, Failure> {
@@ -112,7 +119,7 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
     settings.data.files.clone_from(&options.data);
     settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
     settings.model.base = options.base.clone().unwrap_or_default();
-    base_model::take_tokenizer(&mut settings, manifest);
+    base_model::take_tokenizer(&mut settings, manifest)?;
     let root = data_directory(&path);
     let corpus: Corpus = match &root {
         Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, root)?,
@@ -158,6 +165,7 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
 }
 
 pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
+    let named_base = options.base.clone();
     remote::bring_paths([], options.base.as_mut(), options.tokenizer.as_mut())?;
     let checkpoint = find(&checkpoint_path(options.checkpoint.as_deref())?)?;
     let tensors = "; its tensors are in checkpoints/*/model.safetensors, for any tool";
@@ -167,19 +175,22 @@ pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
         WeightType::F16 => ExportType::F16,
         WeightType::Bf16 => ExportType::Bf16,
     };
-    let tokenizer = given_tokenizer(&checkpoint.manifest, options)?;
+    let manifest = &checkpoint.manifest;
+    let tokenizer = run_tokenizer(manifest, options.tokenizer.as_deref(), options.base.as_deref())?;
+    let given = options.tokenizer.as_deref().map(content_of).transpose()?;
     if options.adapters {
-        export_adapters(&checkpoint, export_type, options)?;
+        let base = adapter_base(manifest, named_base.as_deref(), options.base.as_deref());
+        export_adapters(&checkpoint, export_type, base.as_ref(), options)?;
     } else {
-        export_whole(&checkpoint, model, export_type, options)?;
+        export_whole(&checkpoint, model, export_type, tokenizer.as_ref(), options)?;
     }
     let beside = options.to.join("tokenizer.json");
-    if let Some(content) = tokenizer {
+    if let Some(content) = given {
         std::fs::write(&beside, content).map_err(|error| {
             let message = format!("cannot write {}: {error}", beside.display());
             Failure::new(ExitCode::Files, message).hint(to_write(&error))
         })?;
-    } else if !options.adapters && !checkpoint.manifest.data.tokenizer.is_empty() && !beside.exists() {
+    } else if !options.adapters && !manifest.data.tokenizer.is_empty() && !reads_with(manifest, &beside) {
         note("warning: this run reads its text with a tokenizer, and none is beside the model");
         note("hint: copy the run's tokenizer.json there, or export again with --tokenizer FILE");
     }
@@ -188,33 +199,49 @@ pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The content of the tokenizer that is to be written beside the model, where one is given.
-fn given_tokenizer(manifest: &RunManifest, options: &ExportOptions) -> Result<Option<Vec<u8>>, Failure> {
-    let Some(path) = &options.tokenizer else { return Ok(None) };
-    let (digest, vocabulary) = (&manifest.data.tokenizer, manifest.model.vocabulary());
-    if digest.is_empty() {
-        return Err(tokenizer_unused());
-    }
-    Tokenizer::of_run(path, digest, vocabulary as usize).map_err(|error| corpus_failure(&error))?;
-    let content = std::fs::read(path).map_err(|error| {
-        Failure::new(ExitCode::Files, format!("cannot read {}: {error}", path.display()))
-            .hint("give the run's own file")
-    })?;
-    Ok(Some(content))
+/// Whether this file is the tokenizer that the run reads with.
+fn reads_with(manifest: &RunManifest, path: &Path) -> bool {
+    run_tokenizer(manifest, Some(path), None).is_ok_and(|tokenizer| tokenizer.is_some())
 }
 
-fn export_adapters(checkpoint: &Checkpoint, export_type: ExportType, options: &ExportOptions) -> Result<(), Failure> {
+/// The content of the tokenizer that is to be written beside the model.
+fn content_of(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| {
+        Failure::new(ExitCode::Files, format!("cannot read {}: {error}", path.display()))
+            .hint("give the run's own file")
+    })
+}
+
+/// Where PEFT finds the base: on the hub, where the command line or the run names it there, else in the folder on this machine.
+fn adapter_base(manifest: &RunManifest, named: Option<&Path>, folder: Option<&Path>) -> Option<AdapterBase> {
+    let named = named.and_then(Path::to_str).into_iter().chain([manifest.base.remote.as_str()]);
+    if let Some((name, revision)) = named.filter_map(remote::hub_model).next() {
+        return Some(AdapterBase { name, revision });
+    }
+    // PEFT looks for the base from wherever it runs.
+    let folder = folder.map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()))?;
+    let name = folder.display().to_string();
+    note(&format!("warning: the adapters name their base by a folder of this machine: {name}"));
+    note(
+        "hint: elsewhere change base_model_name_or_path in adapter_config.json, or export with --base hf://OWNER/NAME",
+    );
+    Some(AdapterBase { name, revision: None })
+}
+
+fn export_adapters(
+    checkpoint: &Checkpoint,
+    export_type: ExportType,
+    base: Option<&AdapterBase>,
+    options: &ExportOptions,
+) -> Result<(), Failure> {
     let (manifest, adapters) = (&checkpoint.manifest, &checkpoint.state.parameters);
     if !manifest.lora.is_on() {
         let failure = Failure::new(ExitCode::Settings, "this run trains all weights: it has no adapters");
         return Err(failure.hint("leave --adapters out"));
     }
     let layout = trained_layout(manifest);
-    // PEFT looks for the base from wherever it runs.
-    let base = options.base.as_deref().map(|base| std::path::absolute(base).unwrap_or_else(|_| base.to_owned()));
-    let (to, base) = (&options.to, base.as_deref());
-    pretrained::export_adapters(&manifest.lora, &layout, adapters, export_type, base, to, options.force)
-        .map_err(|error| export_failure(&error, base))
+    pretrained::export_adapters(&manifest.lora, &layout, adapters, export_type, base, &options.to, options.force)
+        .map_err(|error| export_failure(&error, None))
 }
 
 /// All weights, with adapters merged into their base.
@@ -222,6 +249,7 @@ fn export_whole(
     checkpoint: &Checkpoint,
     model: &TransformerModel,
     export_type: ExportType,
+    tokenizer: Option<&Tokenizer>,
     options: &ExportOptions,
 ) -> Result<(), Failure> {
     let base = options.base.as_deref();
@@ -238,8 +266,19 @@ fn export_whole(
         }
     };
     let parameters = base_model::whole_model(checkpoint, base)?;
-    pretrained::export(&config, &parameters, export_type, base, &options.to, options.force)
+    let companions = base.map(|base| companions(&checkpoint.manifest, tokenizer, base)).unwrap_or_default();
+    pretrained::export(&config, &parameters, export_type, &companions, &options.to, options.force)
         .map_err(|error| export_failure(&error, base))
+}
+
+/// What comes along from the base: its tokenizer only where the run reads with it.
+fn companions(manifest: &RunManifest, tokenizer: Option<&Tokenizer>, base: &Path) -> Vec<PathBuf> {
+    let own = base_model::tokenizer_in(base);
+    if own.is_some() && manifest.data.tokenizer.is_empty() {
+        note("tokenizer   the run reads bytes: the tokenizer of its base does not come along");
+    }
+    let is_known = |own: &PathBuf| tokenizer.is_some_and(|tokenizer| tokenizer.path() == own);
+    pretrained::companions(base, own.is_some_and(|own| is_known(&own) || reads_with(manifest, &own)))
 }
 
 /// A failure of writing: what the library advises is for reading.
@@ -323,24 +362,57 @@ mod tests {
 
     use super::*;
 
+    /// A tokenizer of these words.
+    fn write_tokenizer(path: &Path, words: &[&str]) -> String {
+        let words: Vec<String> = words.iter().zip(1..).map(|(word, id)| format!(", \"{word}\": {id}")).collect();
+        let model =
+            format!("{{\"type\": \"WordLevel\", \"vocab\": {{\"?\": 0{}}}, \"unk_token\": \"?\"}}", words.concat());
+        std::fs::write(path, format!("{{\"version\": \"1.0\", \"model\": {model}}}")).expect("written");
+        Tokenizer::open(path).expect("a tokenizer").digest().to_owned()
+    }
+
     #[test]
-    fn a_tokenizer_is_exported_only_with_a_run_that_has_one() {
-        let options = |tokenizer: Option<&str>| ExportOptions {
-            checkpoint: None,
-            to: "model".into(),
-            force: false,
-            dtype: WeightType::F32,
-            base: None,
-            tokenizer: tokenizer.map(PathBuf::from),
-            adapters: false,
-        };
+    fn only_the_runs_own_tokenizer_comes_along() {
+        let base = tempfile::tempdir().expect("a temporary directory");
+        let (base, other) = (base.path(), base.path().join("other.json"));
+        let own = base.join("tokenizer.json");
+        let digests = [write_tokenizer(&own, &["a"]), write_tokenizer(&other, &["b"])];
+        std::fs::write(base.join("tokenizer_config.json"), "{}").expect("written");
         let mut manifest = RunManifest::default();
-        assert!(given_tokenizer(&manifest, &options(None)).expect("none is given").is_none());
-        let failure = given_tokenizer(&manifest, &options(Some("/absent"))).expect_err("bytes need none");
-        assert_eq!(failure.code(), ExitCode::Settings);
-        manifest.data.tokenizer = "00".repeat(32);
-        let failure = given_tokenizer(&manifest, &options(Some("/absent"))).expect_err("it is not there");
-        assert_eq!(failure.code(), ExitCode::Files);
+        let of = |manifest: &RunManifest, given: Option<&Path>| {
+            let tokenizer = run_tokenizer(manifest, given, Some(base))?;
+            Ok::<_, Failure>((companions(manifest, tokenizer.as_ref(), base).len(), tokenizer.is_some()))
+        };
+        assert_eq!(of(&manifest, None).expect("it reads bytes"), (0, false));
+        assert_eq!(of(&manifest, Some(&own)).expect_err("bytes need none").code(), ExitCode::Settings);
+        manifest.data.tokenizer.clone_from(&digests[0]);
+        assert_eq!(of(&manifest, None).expect("the base's own"), (2, true));
+        assert_eq!(of(&manifest, Some(&own)).expect("the same"), (2, true));
+        manifest.data.tokenizer.clone_from(&digests[1]);
+        assert_eq!(of(&manifest, Some(&other)).expect("the run's"), (0, true), "the base's is another");
+        for given in [None, Some(&*own), Some(Path::new("/absent"))] {
+            let failure = of(&manifest, given).expect_err("another, or none");
+            assert_eq!(failure.code(), ExitCode::Files);
+            assert!(given == Some(Path::new("/absent")) || failure.remedy().contains("--tokenizer FILE"), "{failure}");
+        }
+        assert!(reads_with(&manifest, &other) && !reads_with(&manifest, &own));
+    }
+
+    #[test]
+    fn adapters_name_their_base_on_the_hub_where_it_is_known() {
+        let mut manifest = RunManifest::default();
+        let named = |manifest: &RunManifest, base: Option<&str>, folder: Option<&str>| {
+            let found = adapter_base(manifest, base.map(Path::new), folder.map(Path::new));
+            found.map(|base| (base.name, base.revision))
+        };
+        let on_hub = |name: &str, revision: Option<&str>| Some((name.to_owned(), revision.map(str::to_owned)));
+        assert_eq!(named(&manifest, Some("hf://a/b"), Some("/cache")), on_hub("a/b", None));
+        assert_eq!(named(&manifest, Some("hf://a/b@v1"), Some("/cache")), on_hub("a/b", Some("v1")));
+        assert_eq!(named(&manifest, Some("/base"), Some("/base")), on_hub("/base", None));
+        assert_eq!(named(&manifest, None, None), None);
+        manifest.base.remote = "hf://c/d".to_owned();
+        assert_eq!(named(&manifest, Some("/base"), Some("/base")), on_hub("c/d", None));
+        assert_eq!(named(&manifest, None, None), on_hub("c/d", None));
     }
 
     #[test]

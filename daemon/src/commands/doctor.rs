@@ -69,7 +69,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             findings.push(runtime.block_on(doctor::check_clock(Some(clock))));
             let allowance = Allowance::capped(&settings.limits);
             remote::bring(&mut settings, &manifest, false, allowance)?;
-            base_model::take_tokenizer(&mut settings, &manifest);
+            base_model::take_tokenizer(&mut settings, &manifest)?;
             let parameters = murmur_training::trained_layout(&manifest).parameters();
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, secret)?;
             let seconds = doctor::WATCHING.as_secs();
@@ -180,7 +180,7 @@ fn own_run(options: &DoctorOptions, settings: &mut NodeSettings) -> Result<RunMa
     };
     let allowance = Allowance::capped(&settings.limits);
     remote::bring(settings, &manifest, true, allowance)?;
-    base_model::take_tokenizer(settings, &manifest);
+    base_model::take_tokenizer(settings, &manifest)?;
     let manifest = match &options.run {
         Some(_) => base_model::described(remote::describe(manifest, settings)?, settings)?,
         None => manifest,

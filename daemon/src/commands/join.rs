@@ -143,7 +143,7 @@ pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
     tracing::debug!("the run is known");
     team::captain::check(&manifest, &settings)?;
     let brought = node::bring(&mut settings, &manifest, Coming::Joins)?;
-    base_model::take_tokenizer(&mut settings, &manifest);
+    base_model::take_tokenizer(&mut settings, &manifest)?;
     let base = base_model::joined(&manifest, &settings)?;
     let (directory, loaded) = brought.directory(&settings, &manifest, Coming::Joins)?;
     let entry =

@@ -38,7 +38,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
         privacy::check_run(&manifest, &settings)?;
     }
     let brought = node::bring(&mut settings, &manifest, Coming::Founds)?;
-    base_model::take_tokenizer(&mut settings, &manifest);
+    base_model::take_tokenizer(&mut settings, &manifest)?;
     let (manifest, base) = base_model::found(remote::describe(manifest, &settings)?, &settings)?;
     check_statistics(&options.statistics)?;
     let place = DataPlace {

@@ -20,7 +20,7 @@ pub(super) fn brought(options: &LocalOptions, mut settings: NodeSettings) -> any
     if remote::is_wanted(&settings, &manifest) {
         remote::bring(&mut settings, &manifest, true, Allowance::unlimited())?;
     }
-    take_tokenizer(&mut settings, &manifest);
+    take_tokenizer(&mut settings, &manifest)?;
     settings.data.accept_remote = false;
     Ok(settings)
 }

@@ -223,6 +223,16 @@ impl fmt::Display for Address {
     }
 }
 
+/// The model of the hub that a place names, `OWNER/NAME`, and its revision where one is named; `None` where it names something else.
+pub(crate) fn hub_model(place: &str) -> Option<(String, Option<String>)> {
+    match Address::parse(place)?.ok()? {
+        Address::Hub(HubAddress { kind: HubKind::Model, repository, revision, path }) if path.is_empty() => {
+            Some((repository, Some(revision).filter(|revision| revision != MAIN)))
+        }
+        _ => None,
+    }
+}
+
 /// What is shown of what stands in the place of a port and is none.
 const NO_PORT: &str = ":…";
 
@@ -317,6 +327,15 @@ mod tests {
         }
         let told = refused("https://name:secret@example.org/?key=1");
         assert!(!told.contains("secret") && !told.contains("key="), "{told}");
+    }
+
+    #[test]
+    fn a_model_of_the_hub_is_known_by_its_name_and_revision() {
+        assert_eq!(hub_model("hf://a/b"), Some(("a/b".to_owned(), None)));
+        assert_eq!(hub_model("hf://a/b@v1"), Some(("a/b".to_owned(), Some("v1".to_owned()))));
+        for other in ["", "a/b", "/a/b", "s3://bucket/a", "hf://datasets/a/b", "hf://a/b/config.json"] {
+            assert_eq!(hub_model(other), None, "{other}");
+        }
     }
 
     #[test]

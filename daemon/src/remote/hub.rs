@@ -369,7 +369,8 @@ impl<'a> Hub<'a> {
             Purpose::Base => Trouble::Unfit {
                 place,
                 reason: "has no model.safetensors",
-                hint: "a base is a model in safetensors; GUIDE.md lists those accepted".to_owned(),
+                hint: "a base is a model in safetensors, no GGUF file and no adapter; GUIDE.md lists those accepted"
+                    .to_owned(),
             },
             _ => Trouble::NotFound {
                 place,

@@ -13,6 +13,10 @@ use crate::settings::NodeSettings;
 use crate::setup::arrangement::Fitted;
 use crate::store::Checkpoint;
 
+/// A higher learning rate for all weights of a base is warned of. Fine-tuning of models of these sizes is published with 0.00001 to
+/// 0.001, the high ones for the smallest.
+const FULL_RATE_MAX: f64 = 1e-3;
+
 /// Different bytes: the vocabulary of a model without a tokenizer.
 pub const BYTES: u32 = 256;
 
@@ -37,6 +41,7 @@ pub struct ReadBase {
 /// When it cannot be read, is not the one that the run calls for, or was trained with a shorter context.
 pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManifest, ReadBase), Failure> {
     let mut manifest = described(manifest, settings)?;
+    say_rate(&manifest, settings);
     let Some(folder) = settings.model.base() else {
         check_named(&manifest)?;
         return Ok((manifest, ReadBase::default()));
@@ -55,6 +60,19 @@ pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManif
         check_digest(&manifest, folder, &digest)?;
     }
     Ok((manifest, ReadBase { weights, fitted }))
+}
+
+/// Says to a founder which rate all weights of its base are trained at, since a rate for random weights destroys what they know.
+fn say_rate(manifest: &RunManifest, settings: &NodeSettings) {
+    let rate = manifest.optimizer.learning_rate;
+    if settings.model.base().is_none() || manifest.lora.is_on() {
+        return;
+    }
+    note(&format!("base        all its weights are trained, at a learning rate of {rate}"));
+    if rate > FULL_RATE_MAX {
+        note("warning: that rate is high: 0.00001 to 0.001 are usual for all weights of a base");
+        note("hint: optimizer.learning_rate in the run file sets it; configs/runs/lora.toml trains adapters instead");
+    }
 }
 
 /// The base that a joiner needs, where the run trains adapters: read before anything of the run is written. One that is given
@@ -83,12 +101,26 @@ pub fn tokenizer_in(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Has the base's own tokenizer read the text, where the node was given a base and no tokenizer: in a run that it founds, and in
-/// one that has a tokenizer. A founder whose text would be read as bytes by a model of more tokens is warned.
-pub fn take_tokenizer(settings: &mut NodeSettings, manifest: &RunManifest) {
+/// one that has a tokenizer. A founder whose text would be read as bytes by a model of more tokens, or with another tokenizer than
+/// its base's own, is warned.
+///
+/// # Errors
+/// When a founder would share text, which is read as bytes, with a base that has learned tokens.
+pub fn take_tokenizer(settings: &mut NodeSettings, manifest: &RunManifest) -> Result<(), Failure> {
     let data = &manifest.data;
     let is_founding = manifest.run.founder.is_empty();
-    if settings.data.tokenizer().is_some() || !manifest.model.reads_text() {
-        return;
+    if !manifest.model.reads_text() {
+        return Ok(());
+    }
+    if is_founding {
+        check_shared(settings, manifest)?;
+        if let Some(warning) = of_another_tokenizer(settings) {
+            note(&warning);
+            note("hint: leave --tokenizer out to read the text with the base's own");
+        }
+    }
+    if settings.data.tokenizer().is_some() {
+        return Ok(());
     }
     let Some(folder) = settings.model.base() else {
         let vocabulary = manifest.model.vocabulary();
@@ -96,12 +128,17 @@ pub fn take_tokenizer(settings: &mut NodeSettings, manifest: &RunManifest) {
             note(&format!(
                 "warning: the text is read as bytes, and of the model's {vocabulary} tokens only {BYTES} are used"
             ));
-            note("hint: give the tokenizer.json of its text with --tokenizer FILE, or set model.vocabulary = 256");
+            note(match data.share {
+                true => "hint: shared data is read as bytes: set model.vocabulary = 256, or data.share = false",
+                false => {
+                    "hint: give the tokenizer.json of its text with --tokenizer FILE, or set model.vocabulary = 256"
+                }
+            });
         }
-        return;
+        return Ok(());
     };
     if !is_founding && data.tokenizer.is_empty() {
-        return;
+        return Ok(());
     }
     let takes_one = data.source != DataSource::Grammar && !data.share;
     if let Some(path) = tokenizer_in(folder).filter(|_| takes_one) {
@@ -110,6 +147,26 @@ pub fn take_tokenizer(settings: &mut NodeSettings, manifest: &RunManifest) {
         note("warning: the text is read as bytes, which mean nothing to a base model that has learned tokens");
         note("hint: give the base's tokenizer.json with --tokenizer FILE, and texts with --data FILE");
     }
+    Ok(())
+}
+
+fn check_shared(settings: &NodeSettings, manifest: &RunManifest) -> Result<(), Failure> {
+    match settings.model.base() {
+        Some(folder) if manifest.data.share && has_more_tokens_than_bytes(folder) => {
+            let message = "shared data is read as bytes, which mean nothing to a base model that has learned tokens";
+            Err(Failure::new(ExitCode::Settings, message)
+                .hint("set data.share = false in the run file, and give each node its texts with --data FILE"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A warning where a tokenizer is given, and the base has another one of its own. What cannot be read is an error when it is opened.
+fn of_another_tokenizer(settings: &NodeSettings) -> Option<String> {
+    let (given, own) = (settings.data.tokenizer()?, tokenizer_in(settings.model.base()?)?);
+    let [read, known] = [given, &own].map(|path| path.is_file().then(|| std::fs::read(path).ok()).flatten());
+    let (given, own) = (given.display(), own.display());
+    (read? != known?).then(|| format!("warning: the text is read with {given}, and the base has learned with {own}"))
 }
 
 /// What cannot be read is an error when it is opened.
@@ -287,7 +344,7 @@ mod tests {
         let taken = |manifest: &RunManifest, given: &str| {
             let mut settings = NodeSettings::default();
             (settings.model.base, settings.data.tokenizer) = (folder.path().to_owned(), given.into());
-            take_tokenizer(&mut settings, manifest);
+            take_tokenizer(&mut settings, manifest).expect("it can be read");
             settings.data.tokenizer
         };
         assert_eq!(taken(&founded, ""), Path::new(""), "the folder has none");
@@ -303,5 +360,58 @@ mod tests {
         assert_eq!(taken(&joined, ""), own);
         joined.data.share = true;
         assert_eq!(taken(&joined, ""), Path::new(""), "its text comes from others");
+    }
+
+    /// A folder with the configuration of a base of so many tokens.
+    fn base_of(vocabulary: u32) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let config = format!(
+            "{{\"model_type\": \"llama\", \"hidden_size\": 16, \"num_attention_heads\": 2, \"num_hidden_layers\": 1, \
+             \"intermediate_size\": 24, \"max_position_embeddings\": 64, \"vocab_size\": {vocabulary}}}"
+        );
+        std::fs::write(folder.path().join("config.json"), config).expect("written");
+        assert!(PretrainedConfig::read(folder.path()).is_ok());
+        folder
+    }
+
+    #[test]
+    fn shared_text_is_refused_to_a_founder_whose_base_has_learned_tokens() {
+        let taken = |vocabulary: u32, given: &str, change: fn(&mut RunManifest)| {
+            let (folder, mut manifest) = (base_of(vocabulary), RunManifest::default());
+            (manifest.data.source, manifest.data.share) = (DataSource::Files, true);
+            change(&mut manifest);
+            let mut settings = NodeSettings::default();
+            (settings.model.base, settings.data.tokenizer) = (folder.path().to_owned(), given.into());
+            take_tokenizer(&mut settings, &manifest)
+        };
+        for given in ["", "/tokenizer.json"] {
+            let failure = taken(1000, given, |_| ()).expect_err("bytes");
+            assert_eq!(failure.code(), ExitCode::Settings);
+            assert!(failure.to_string().starts_with("shared data is read as bytes"), "{failure}");
+            assert!(failure.remedy().contains("data.share = false"), "{}", failure.remedy());
+        }
+        assert!(taken(BYTES, "", |_| ()).is_ok(), "its tokens are bytes");
+        assert!(taken(1000, "", |manifest| manifest.data.share = false).is_ok());
+        assert!(taken(1000, "", |manifest| manifest.run.founder = "somebody".to_owned()).is_ok(), "it is founded");
+    }
+
+    #[test]
+    fn another_tokenizer_than_the_bases_own_is_warned_of() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let [own, copy, other] = ["tokenizer.json", "copy", "other"].map(|name| folder.path().join(name));
+        for (path, content) in [(&own, "{}"), (&copy, "{}"), (&other, "{} ")] {
+            std::fs::write(path, content).expect("written");
+        }
+        let warned = |base: &Path, given: &Path| {
+            let mut settings = NodeSettings::default();
+            (settings.model.base, settings.data.tokenizer) = (base.to_owned(), given.to_owned());
+            of_another_tokenizer(&settings)
+        };
+        assert_eq!(warned(folder.path(), &copy), None);
+        assert_eq!(warned(folder.path(), Path::new("")), None, "none is given");
+        assert_eq!(warned(Path::new(""), &other), None, "there is no base");
+        assert_eq!(warned(Path::new("/absent"), &other), None, "the base has none");
+        let told = warned(folder.path(), &other).expect("another");
+        assert!(told.contains(&own.display().to_string()) && told.contains(&other.display().to_string()), "{told}");
     }
 }

@@ -15,6 +15,10 @@ use crate::setup::data_kind::DataKind;
 /// What a run on texts of one's own is called.
 const OWN_TEXTS: &str = "own-texts";
 
+/// The learning rate for all weights of a base where no run file sets one: in the middle of what is usual, 0.00001 to 0.001. A guess;
+/// that of random weights, 0.004, destroys what a base knows.
+const BASE_RATE: f64 = 1e-4;
+
 /// Of files that are warned of, so many are named.
 const NAMED_MAX: usize = 3;
 
@@ -41,7 +45,7 @@ pub(crate) fn built_in_run(settings: &NodeSettings) -> RunManifest {
     let mut manifest = RunManifest::built_in();
     if settings.model.base().is_some() {
         // Weights that AdamW has trained go on with it.
-        manifest.optimizer = OptimizerSpec::default();
+        manifest.optimizer = OptimizerSpec { learning_rate: BASE_RATE, ..OptimizerSpec::default() };
     }
     if !settings.data.files.is_empty() {
         manifest.run.name = OWN_TEXTS.to_owned();
@@ -119,6 +123,8 @@ pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::OptimizerKind;
+
     use super::*;
 
     #[test]
@@ -133,5 +139,14 @@ mod tests {
         assert!(twice.to_string().ends_with("one is given twice: its rows would count twice"), "{twice}");
         let copied = check_statistics(&[one, copy]).expect_err("a copy");
         assert!(copied.to_string().contains("copy are the same statistics"), "{copied}");
+    }
+
+    #[test]
+    fn a_base_without_a_run_file_is_trained_at_a_rate_for_fine_tuning() {
+        let mut settings = NodeSettings::default();
+        assert_eq!(built_in_run(&settings).optimizer, OptimizerSpec::muon());
+        settings.model.base = "base".into();
+        let optimizer = built_in_run(&settings).optimizer;
+        assert_eq!((optimizer.kind, optimizer.learning_rate), (OptimizerKind::AdamW, 1e-4));
     }
 }

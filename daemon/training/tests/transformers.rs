@@ -148,7 +148,7 @@ fn text(path: &Path) -> &str {
 }
 
 fn write(config: &PretrainedConfig, parameters: &[f32], folder: &Path) {
-    export(config, parameters, ExportType::F32, None, folder, false).expect("exported");
+    export(config, parameters, ExportType::F32, &[], folder, false).expect("exported");
 }
 
 #[test]

@@ -139,6 +139,15 @@ fn a_model_of_the_hub_is_a_base() {
     succeeds(&mut start(&bench, &["--accept-remote"]));
     let manifest = std::fs::read_to_string(bench.path("node/run.toml")).expect("claimed");
     assert!(manifest.contains("base.remote = \"hf://somebody/small\""), "{manifest}");
+    // Its adapters name it as the hub does, not by its place in the cache.
+    let (adapters, place) = (bench.path("adapters"), format!("hf://somebody/small@{COMMIT}"));
+    let node = text(&bench.path("node"));
+    let mut export = bench.command(&["export", &node, "--adapters", "--base", &place, "--to", &text(&adapters)]);
+    let said = succeeds(export.env("HF_ENDPOINT", bench.server.url()));
+    assert!(!said.contains("a folder of this machine"), "{said}");
+    let config = std::fs::read(adapters.join("adapter_config.json")).expect("written");
+    let config: serde_json::Value = serde_json::from_slice(&config).expect("JSON");
+    assert_eq!((&config["base_model_name_or_path"], &config["revision"]), (&"somebody/small".into(), &COMMIT.into()));
     let (code, error, hint) = refused(&mut start(&bench, &["--base", "hf://datasets/somebody/small"]));
     assert_eq!((code, error.contains("a base is a model")), (3, true), "{error}: {hint}");
 }

@@ -258,6 +258,15 @@ pub enum CorpusError {
     },
 }
 
+/// Fields of examples that have several parts: dialogues, and prompts with their answers.
+const PARTS: [&str; 8] =
+    ["messages", "conversations", "conversation", "prompt", "completion", "instruction", "chosen", "rejected"];
+
+/// Whether such a field was asked for, or is among these names, each in quotation marks.
+fn has_parts(asked: &str, names: &str) -> bool {
+    PARTS.iter().any(|part| asked == *part || names.contains(&format!("{part:?}")))
+}
+
 impl CorpusError {
     /// What to do about it, in one line.
     pub fn remedy(&self) -> &'static str {
@@ -280,16 +289,28 @@ impl CorpusError {
                 "convert the file to UTF-8, or leave it out; without a tokenizer any bytes are read"
             }
             CorpusError::NotJson { .. } => "one JSON object a line; correct or remove the line",
+            CorpusError::NoField { field, found: names, .. }
+            | CorpusError::NoColumn { column: field, columns: names, .. }
+                if has_parts(field, names) =>
+            {
+                "make one text of each example first, e.g. with tokenizer.apply_chat_template(messages, tokenize=False); \
+                 all of it is learned, prompts too"
+            }
             CorpusError::NoField { .. } => "every line needs the field; data.field in the run file names it",
             CorpusError::NotParquet { .. } => "check that the file is whole, and compressed with snappy, gzip or zstd",
             CorpusError::NoColumn { .. } => "data.field in the run file names the column",
             CorpusError::NoTokenizer(_) => "give it with --tokenizer FILE (its tokenizer.json)",
             CorpusError::TokenizerUnused(_) => {
-                "leave --tokenizer out, or use a run whose data.tokenizer is its BLAKE3 digest"
+                "leave --tokenizer out, or use a run whose data.tokenizer is its BLAKE3 digest; shared data (data.share) \
+                 are read as bytes"
             }
             CorpusError::TokenizerUnreadable { .. } => "it takes the tokenizer.json of a Hugging Face model",
-            CorpusError::OtherTokenizer { .. } => "every node of a run needs the very same tokenizer.json",
-            CorpusError::VocabularyTooLarge { .. } => "set model.vocabulary in the run file to the tokenizer's size",
+            CorpusError::OtherTokenizer { .. } => {
+                "every node of a run needs the very same tokenizer.json: give it with --tokenizer FILE"
+            }
+            CorpusError::VocabularyTooLarge { .. } => {
+                "with a base take its own tokenizer; without one set model.vocabulary in the run file to the tokenizer's size"
+            }
             CorpusError::VocabularyTooSmall { .. } => {
                 "set model.vocabulary in the run file to 256, or give a tokenizer with --tokenizer FILE"
             }

@@ -126,4 +126,25 @@ mod tests {
         let not_utf8 = texts(b"{\"text\": \"\xff\"}", "text").expect_err("wrong");
         assert!(not_utf8.contains(":1: not a JSON object"), "{not_utf8}");
     }
+
+    #[test]
+    fn examples_of_several_parts_are_refused_with_the_way_to_make_texts_of_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("texts.jsonl");
+        let remedy = |content: &str, field: &str| {
+            std::fs::write(&path, content).expect("written");
+            each_text(&path, field, &mut |_| Ok(())).expect_err("no text").remedy()
+        };
+        for (content, field) in [
+            ("{\"messages\": []}", "text"),
+            ("{\"messages\": []}", "messages"),
+            ("{\"conversations\": []}", "text"),
+            ("{\"prompt\": \"a\", \"completion\": \"b\"}", "text"),
+            ("{\"instruction\": \"a\", \"output\": \"b\"}", "text"),
+        ] {
+            let remedy = remedy(content, field);
+            assert!(remedy.contains("apply_chat_template") && remedy.contains("prompts too"), "{content}: {remedy}");
+        }
+        assert!(remedy("{\"title\": \"a\"}", "text").contains("data.field"));
+    }
 }

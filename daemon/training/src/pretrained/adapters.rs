@@ -13,6 +13,15 @@ use super::export::{Target, write_file, write_weights};
 pub(super) const CONFIG_FILE: &str = "adapter_config.json";
 pub(super) const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 
+/// Where PEFT finds the base of adapters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterBase {
+    /// A model of the hub, `OWNER/NAME`, or a folder.
+    pub name: String,
+    /// The branch, tag or commit of the hub's model, where it is not the usual one.
+    pub revision: Option<String>,
+}
+
 /// Writes `adapters`, flat in the order of their `layout`, and what PEFT needs to know of them into `folder`; with `base` also
 /// where their base lies. The folder is there whole or not at all.
 ///
@@ -26,7 +35,7 @@ pub fn export_adapters(
     layout: &ModelLayout,
     adapters: &[f32],
     export_type: ExportType,
-    base: Option<&Path>,
+    base: Option<&AdapterBase>,
     folder: &Path,
     overwrites: bool,
 ) -> Result<(), PretrainedError> {
@@ -39,13 +48,14 @@ pub fn export_adapters(
     })
 }
 
-fn config(spec: &LoraSpec, base: Option<&Path>) -> Value {
+fn config(spec: &LoraSpec, base: Option<&AdapterBase>) -> Value {
     // PEFT's own type is a whole number; it computes with others as well.
     let whole = spec.alpha.fract() == 0.0;
     json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base.map(|base| base.display().to_string()),
+        "base_model_name_or_path": base.map(|base| &base.name),
+        "revision": base.and_then(|base| base.revision.as_ref()),
         "r": spec.rank,
         "lora_alpha": if whole { json!(spec.alpha as u64) } else { json!(spec.alpha) },
         "lora_dropout": 0.0,

@@ -17,6 +17,25 @@ pub enum PretrainedError {
     /// There is no safetensors file.
     #[error("{0} holds neither model.safetensors nor model.safetensors.index.json")]
     NoWeights(PathBuf),
+    /// Weights in the form of llama.cpp.
+    #[error("{0} is a GGUF file, and GGUF is not read")]
+    Gguf(PathBuf),
+    /// Adapters by themselves.
+    #[error("{path} holds an adapter, not a model: it belongs to {base}")]
+    Adapter {
+        /// The folder.
+        path: PathBuf,
+        /// What its configuration names as its base.
+        base: String,
+    },
+    /// One of several files of weights is not there.
+    #[error("the shard {shard} is missing: {index} names it")]
+    NoShard {
+        /// The index.
+        index: PathBuf,
+        /// The name of the file.
+        shard: String,
+    },
     /// A file is no JSON, or no safetensors file, or cut off.
     #[error("{path} is damaged: {reason}")]
     Damaged {
@@ -135,6 +154,9 @@ impl PretrainedError {
             PretrainedError::NoWeights(_) => {
                 "only safetensors are read: `save_pretrained` of the transformers library writes them"
             }
+            PretrainedError::Gguf(_) => "give the folder of the original model, with config.json and safetensors files",
+            PretrainedError::Adapter { .. } => "give its base; an adapter that is merged into its base is a model, too",
+            PretrainedError::NoShard { .. } => "get that file of the model as well, into the same folder",
             PretrainedError::Damaged { .. } | PretrainedError::NotFinite { .. } => "get the file again",
             PretrainedError::OutOfRange { .. } => "use a smaller base model",
             PretrainedError::Unsupported { .. } => "use another base model: GUIDE.md lists what is accepted",
@@ -144,6 +166,9 @@ impl PretrainedError {
             | PretrainedError::Shape { .. }
             | PretrainedError::Twice { .. }
             | PretrainedError::HeadNotTied { .. } => "weights and config.json must be of one model: get both again",
+            PretrainedError::Type { found, .. } if found == "F64" => {
+                "save the weights in 32 bits first: `model.float().save_pretrained(FOLDER)` of the transformers library"
+            }
             PretrainedError::Type { .. } => "quantized models cannot be trained: use the original weights",
             PretrainedError::Exists(_) => "choose another folder, or --force to overwrite the model in it",
             PretrainedError::NoFolder(_) => "choose a folder that is not there yet with --to",

@@ -1,7 +1,7 @@
 //! Writes a model as a folder that the transformers library loads.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use murmur_protocol::layout::{ModelLayout, TensorSpec};
 use safetensors::tensor::{Dtype, View};
@@ -12,16 +12,26 @@ use super::{ExportType, adapters};
 
 const WEIGHTS_FILE: &str = "model.safetensors";
 
-/// What comes along from the base model's folder, where it is there: the tokenizer and how to generate.
-const COMPANIONS: [&str; 7] = [
+/// How the library writes text with a model.
+const GENERATION_FILE: &str = "generation_config.json";
+
+/// The files of a tokenizer.
+const TOKENIZER_FILES: [&str; 6] = [
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
-    "generation_config.json",
 ];
+
+/// What comes along from the folder of a base model, where it is there: how to generate, and its tokenizer where the exported
+/// model reads with it.
+pub fn companions(base: &Path, with_tokenizer: bool) -> Vec<PathBuf> {
+    let tokenizer = if with_tokenizer { &TOKENIZER_FILES[..] } else { &[] };
+    let names = [GENERATION_FILE].into_iter().chain(tokenizer.iter().copied());
+    names.map(|name| base.join(name)).filter(|path| path.exists()).collect()
+}
 
 /// A tensor on its way into a file: converted only while it is written.
 struct Outgoing<'a> {
@@ -78,8 +88,8 @@ impl Target<'_> {
     }
 }
 
-/// Writes `parameters`, flat in the order of the model's layout, and `config.json` into `folder`; with `base` the files
-/// beside the base model's weights (its tokenizer) as well. The folder is there whole or not at all.
+/// Writes `parameters`, flat in the order of the model's layout, and `config.json` into `folder`, with copies
+/// of the files `companions`. The folder is there whole or not at all.
 ///
 /// # Errors
 /// When `folder` exists, unless `overwrites`, when it is a file or would lie in one, or the disk is full; nothing has changed then.
@@ -90,7 +100,7 @@ pub fn export(
     config: &PretrainedConfig,
     parameters: &[f32],
     export_type: ExportType,
-    base: Option<&Path>,
+    companions: &[PathBuf],
     folder: &Path,
     overwrites: bool,
 ) -> Result<(), PretrainedError> {
@@ -100,13 +110,10 @@ pub fn export(
     Target { folder, overwrites }.fill(|folder| {
         write_weights(&layout, parameters, export_type, &folder.join(WEIGHTS_FILE))?;
         write_file(&folder.join(CONFIG_FILE), &config.to_json(export_type))?;
-        for name in COMPANIONS {
-            if let Some(source) = base.map(|base| base.join(name)).filter(|source| source.exists()) {
-                std::fs::copy(&source, folder.join(name))
-                    .map_err(|error| PretrainedError::Io { path: source, error })?;
-            }
-        }
-        Ok(())
+        companions.iter().try_for_each(|path| {
+            let to = folder.join(path.file_name().unwrap_or_default());
+            std::fs::copy(path, to).map(drop).map_err(|error| PretrainedError::Io { path: path.clone(), error })
+        })
     })?;
     // Where adapters lie beside a model, the transformers library loads their base and them instead.
     for path in [adapters::CONFIG_FILE, adapters::WEIGHTS_FILE].map(|name| target.join(name)) {

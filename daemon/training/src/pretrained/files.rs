@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::convert::ReadType;
 use super::error::PretrainedError;
+use super::forms::other_form;
 use crate::regular;
 
 const SINGLE_FILE: &str = "model.safetensors";
@@ -56,7 +57,7 @@ impl TensorFiles {
             return Ok(TensorFiles { root: single, places });
         }
         if !index.exists() {
-            return Err(PretrainedError::NoWeights(folder.to_owned()));
+            return Err(other_form(folder).unwrap_or_else(|| PretrainedError::NoWeights(folder.to_owned())));
         }
         let places = read_shards(folder, &index)?;
         Ok(TensorFiles { root: index, places })
@@ -121,7 +122,11 @@ fn read_shards(folder: &Path, index_path: &Path) -> Result<BTreeMap<String, Plac
         if Path::new(name).file_name() != Some(name.as_ref()) {
             return Err(damaged(format!("{name:?} is no name of a file in this folder")));
         }
-        for (tensor, place) in read_header(&folder.join(name))? {
+        let path = folder.join(name);
+        if !path.exists() {
+            return Err(PretrainedError::NoShard { index: index_path.to_owned(), shard: name.clone() });
+        }
+        for (tensor, place) in read_header(&path)? {
             if let Some(first) = places.get(&tensor) {
                 let (first, second) = (first.path.clone(), place.path);
                 return Err(PretrainedError::Twice { tensor, first, second });

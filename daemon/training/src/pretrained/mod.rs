@@ -12,14 +12,15 @@ mod error;
 mod export;
 mod family;
 mod files;
+mod forms;
 mod reader;
 mod weights;
 
-pub use adapters::export_adapters;
+pub use adapters::{AdapterBase, export_adapters};
 pub use config::{CONFIG_FILE, PretrainedConfig};
 pub use convert::ExportType;
 pub use error::PretrainedError;
-pub use export::export;
+pub use export::{companions, export};
 pub use reader::end_tokens;
 pub use weights::{Pretrained, PretrainedBase};
 

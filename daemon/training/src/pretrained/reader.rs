@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::config::{CONFIG_FILE, PretrainedConfig};
 use super::error::PretrainedError;
 use super::family::Family;
+use super::forms::other_form;
 use crate::regular;
 
 /// The largest `config.json` that is read, a thousand times what they have.
@@ -45,7 +46,10 @@ impl PretrainedConfig {
     /// # Errors
     /// When it is missing, is no JSON, is of another architecture or has a setting that is not supported.
     pub fn read(folder: &Path) -> Result<PretrainedConfig, PretrainedError> {
-        Reader::open(folder.join(CONFIG_FILE))?.config()
+        match Reader::open(folder.join(CONFIG_FILE)) {
+            Err(error @ PretrainedError::Io { .. }) => Err(other_form(folder).unwrap_or(error)),
+            file => file?.config(),
+        }
     }
 }
 

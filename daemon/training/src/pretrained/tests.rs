@@ -32,7 +32,7 @@ fn weights(config: &PretrainedConfig) -> Vec<f32> {
 
 fn written(folder: &Path, export_type: ExportType) -> PretrainedConfig {
     let config = config();
-    export(&config, &weights(&config), export_type, None, folder, true).expect("written");
+    export(&config, &weights(&config), export_type, &[], folder, true).expect("written");
     config
 }
 
@@ -123,7 +123,8 @@ fn a_model_in_several_files_is_the_same() {
     assert!(message(folder.path()).contains("no name of a file in this folder"));
     map.insert(names[0].clone(), "model-7.safetensors".to_owned());
     write_index(&map);
-    assert!(message(folder.path()).starts_with("…/model-7.safetensors: "));
+    let missing = "the shard model-7.safetensors is missing: …/model.safetensors.index.json names it";
+    assert_eq!(message(folder.path()), missing);
     map.remove(&names[0]);
     write_index(&map);
     std::fs::copy(folder.path().join(file(0)), folder.path().join("model-2.safetensors")).expect("copied");
@@ -191,7 +192,7 @@ fn damaged_and_missing_files_are_named() {
 fn a_tied_head_may_be_there_if_it_is_the_embedding() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let config = PretrainedConfig::of(&TransformerModel { tied_head: true, ..config().model(16) });
-    export(&config, &weights(&config), ExportType::F32, None, folder.path(), true).expect("written");
+    export(&config, &weights(&config), ExportType::F32, &[], folder.path(), true).expect("written");
     let path = folder.path().join("model.safetensors");
     rewrite(&path, |tensors| {
         let embedding = tensors["model.embed_tokens.weight"].clone();
@@ -207,17 +208,23 @@ fn an_export_overwrites_nothing_unasked_and_brings_the_tokenizer_along() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (base, target) = (folder.path().join("base"), folder.path().join("target"));
     let config = written(&base, ExportType::F32);
-    std::fs::write(base.join("tokenizer.json"), "{}").expect("written");
-    export(&config, &weights(&config), ExportType::F32, Some(&base), &target, false).expect("written");
-    assert!(target.join("tokenizer.json").exists());
+    for name in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
+        std::fs::write(base.join(name), "{}").expect("written");
+    }
+    let without = folder.path().join("without");
+    export(&config, &weights(&config), ExportType::F32, &companions(&base, false), &without, false).expect("written");
+    assert!(without.join("generation_config.json").exists());
+    assert!(!without.join("tokenizer.json").exists() && !without.join("tokenizer_config.json").exists());
+    export(&config, &weights(&config), ExportType::F32, &companions(&base, true), &target, false).expect("written");
+    assert!(target.join("tokenizer.json").exists() && target.join("tokenizer_config.json").exists());
     let before = std::fs::read(target.join("model.safetensors")).expect("there");
     let other = vec![0.0; config.layout().parameters()];
-    let refused = export(&config, &other, ExportType::F32, None, &target, false);
+    let refused = export(&config, &other, ExportType::F32, &[], &target, false);
     assert!(matches!(refused, Err(PretrainedError::Exists(_))));
     assert_eq!(std::fs::read(target.join("model.safetensors")).expect("there"), before);
-    export(&config, &other, ExportType::F32, None, &target, true).expect("written");
+    export(&config, &other, ExportType::F32, &[], &target, true).expect("written");
     assert_eq!(Pretrained::read(&target).expect("a model").parameters, other);
-    assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 2, "nothing temporary is left");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 3, "nothing temporary is left");
 }
 
 /// Also with leave to overwrite: what is there is no model.
@@ -227,7 +234,7 @@ fn an_export_to_a_file_or_into_one_is_refused_by_its_name() {
     let (file, config) = (folder.path().join("notes.txt"), config());
     std::fs::write(&file, "mine").expect("written");
     for (target, overwrites) in [(file.clone(), false), (file.clone(), true), (file.join("model"), false)] {
-        let refused = export(&config, &weights(&config), ExportType::F32, None, &target, overwrites);
+        let refused = export(&config, &weights(&config), ExportType::F32, &[], &target, overwrites);
         assert!(matches!(&refused, Err(PretrainedError::NoFolder(named)) if *named == file), "{refused:?}");
     }
     assert_eq!(std::fs::read_to_string(&file).expect("there"), "mine");
@@ -248,7 +255,8 @@ fn digests_of_plain_models_have_not_changed() {
 #[test]
 fn adapters_are_written_for_peft_beside_their_configuration() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let (target, base) = (folder.path().join("adapters"), folder.path().join("base"));
+    let target = folder.path().join("adapters");
+    let base = AdapterBase { name: "owner/name".to_owned(), revision: Some("v1".to_owned()) };
     let lora = LoraSpec { rank: 2, alpha: 6.0, ..LoraSpec::default() };
     let layout = lora_layout(&config().layout(), &lora);
     let values: Vec<f32> = (0..layout.parameters()).map(|index| index as f32 / 8.0).collect();
@@ -259,7 +267,7 @@ fn adapters_are_written_for_peft_beside_their_configuration() {
     let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&found["peft_type"], &found["r"], &found["lora_alpha"]), (&"LORA".into(), &2.into(), &6.into()));
     assert_eq!(found["target_modules"], serde_json::json!(["q_proj", "v_proj"]));
-    assert_eq!(found["base_model_name_or_path"], base.display().to_string());
+    assert_eq!((&found["base_model_name_or_path"], &found["revision"]), (&"owner/name".into(), &"v1".into()));
     let bytes = std::fs::read(target.join("adapter_model.safetensors")).expect("there");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("intact");
     assert_eq!(file.len(), layout.tensors().len());
@@ -273,8 +281,38 @@ fn adapters_are_written_for_peft_beside_their_configuration() {
     assert!(matches!(write(false), Err(PretrainedError::Exists(_))));
     write(true).expect("overwritten");
     // A whole model in their place is no model with adapters.
-    export(&config(), &weights(&config()), ExportType::F32, None, &target, true).expect("written");
+    export(&config(), &weights(&config()), ExportType::F32, &[], &target, true).expect("written");
     assert!(!target.join("adapter_config.json").exists() && !target.join("adapter_model.safetensors").exists());
+}
+
+#[test]
+fn other_forms_of_models_are_named() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("model.Q4_K_M.gguf");
+    std::fs::write(&file, "GGUF").expect("written");
+    let gguf = "…/model.Q4_K_M.gguf is a GGUF file, and GGUF is not read";
+    assert_eq!(message(folder.path()), gguf);
+    assert_eq!(message(&file), "… is a GGUF file, and GGUF is not read");
+    written(folder.path(), ExportType::F32);
+    assert!(Pretrained::read(folder.path()).is_ok(), "a GGUF file may lie beside the weights");
+    std::fs::remove_file(folder.path().join("model.safetensors")).expect("removed");
+    assert_eq!(message(folder.path()), gguf, "with a config.json beside it");
+    let adapter = tempfile::tempdir().expect("a temporary directory");
+    let config = adapter.path().join("adapter_config.json");
+    std::fs::write(&config, "{\"base_model_name_or_path\": \"owner/name\"}").expect("written");
+    assert_eq!(message(adapter.path()), "… holds an adapter, not a model: it belongs to owner/name");
+    std::fs::write(&config, "no JSON").expect("written");
+    assert!(message(adapter.path()).ends_with("it belongs to a base that it does not name"));
+}
+
+#[test]
+fn weights_of_64_bits_are_not_called_quantized() {
+    let remedy = |found: &str| {
+        let (path, tensor, found) = ("model".into(), "norm".to_owned(), found.to_owned());
+        PretrainedError::Type { path, tensor, found }.remedy()
+    };
+    assert!(remedy("F64").contains("in 32 bits") && !remedy("F64").contains("quantized"));
+    assert!(remedy("I8").contains("quantized"));
 }
 
 #[test]
