@@ -273,9 +273,10 @@ pub fn replica_bytes_max(parameters: usize) -> u64 {
 }
 
 /// Bytes of payloads that may be on their way in at once in a synchronous run. Two groups that meet may each send a replica, and one
-/// network has a quarter: with room for one and a half, each of two holds what the other one needs.
+/// network has a quarter: with room for one and a half, each of two holds what the other one needs. What is held is counted in whole
+/// units, hence the addend.
 pub fn synchronous_inbound_budget(parameters: usize) -> u64 {
-    8 * replica_bytes_max(parameters)
+    8 * (replica_bytes_max(parameters) + (1 << 20))
 }
 
 /// What a starter sends at most: scales and codes.

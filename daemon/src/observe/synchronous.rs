@@ -1,10 +1,10 @@
 //! What a member of a synchronous run tells: who averages, and how long it has waited.
 
+use murmur_protocol::PeerId;
 use murmur_protocol::status::SynchronousStatus;
 use serde::{Deserialize, Serialize};
 
 use crate::console::figures::{counted, duration};
-use crate::console::short;
 
 /// All-reduces of a synchronous run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -54,7 +54,8 @@ impl SynchronousReport {
             1 => "averages with nobody".to_owned(),
             count => format!("{count} members average together"),
         };
-        let now = self.waits_for.as_deref().map_or(String::new(), |peer| format!(", now for {}", short(peer)));
+        let awaited: Option<PeerId> = self.waits_for.as_ref().and_then(|peer| peer.parse().ok());
+        let now = awaited.map_or(String::new(), |peer| format!(", now for {}", peer.short()));
         let (count, waited) = (counted(self.all_reduces, "all-reduce"), seconds(self.seconds_waited));
         format!("{members} · {count} · waited {waited}{now}")
     }
@@ -78,6 +79,9 @@ mod tests {
         assert_eq!(report.summary(), "3 members average together · 1 all-reduce · waited 1.3 s");
         let report = SynchronousReport { seconds_waited: 130.0, ..SynchronousReport::default() };
         assert_eq!(report.summary(), "waits for members · 0 all-reduces · waited 2 min 10 s");
+        let peer = PeerId::from_public_key([1; 32]);
+        let waiting = SynchronousReport { waits_for: Some(peer.to_string()), ..report.clone() };
+        assert!(waiting.summary().ends_with(&format!("waited 2 min 10 s, now for {}", peer.short())));
         let late = SynchronousReport { is_left_out: true, ..report };
         assert!(late.summary().starts_with("late: the others average without it · "), "{}", late.summary());
     }
