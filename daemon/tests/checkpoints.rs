@@ -2,7 +2,7 @@
 
 use murmur::drivers::{CheckpointRequests, NotSaved, SavedCheckpoint};
 use murmur::store::Checkpoint;
-use murmur_protocol::TrainerOrder;
+use murmur_protocol::{Ending, FinishOrder, TrainerOrder};
 
 use crate::trainer::{DEADLINE, Driven, engine, manifest, settings};
 
@@ -31,4 +31,27 @@ async fn a_checkpoint_is_written_on_request_while_training_goes_on() {
     // Whoever still holds the handle neither keeps the trainer running nor waits for it.
     tokio::task::spawn_blocking(|| driven.trainer.finish(true)).await.expect("no panic").expect("written");
     assert_eq!(ask(&requests).await, Err(NotSaved::Ended));
+}
+
+/// The founder may set a later end when some have come to the earlier one.
+#[test]
+fn who_trains_on_to_a_later_end_writes_its_last_checkpoint_anew() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let manifest = manifest();
+    let mut driven = Driven::start(folder.path(), engine(&manifest), settings(&manifest));
+    for (serial, until) in [(1, 4.0), (2, 8.0)] {
+        let order = FinishOrder { serial, ending: Ending { from: 2.0, until }, signature: [0; 64] };
+        driven.trainer.try_order(TrainerOrder::Finish(order)).expect("room");
+        driven.trainer.try_order(TrainerOrder::Begin).expect("room");
+        driven.wait_for(|view| view.progress >= until);
+        driven.trainer.try_order(TrainerOrder::Complete).expect("room");
+        driven.wait_for(|view| view.completed);
+    }
+    driven.trainer.finish(false).expect("it ends");
+    let steps = |entry: std::io::Result<std::fs::DirEntry>| {
+        Checkpoint::read(&entry.expect("readable").path()).expect("whole").state.counters.steps
+    };
+    let mut written: Vec<u64> = std::fs::read_dir(folder.path()).expect("there").map(steps).collect();
+    written.sort_unstable();
+    assert_eq!(written, [4, 8]);
 }

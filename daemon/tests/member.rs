@@ -74,7 +74,7 @@ fn new_member(pace: Option<&str>, steps: Option<(u64, u64)>) -> (Member, impl Fn
         ..settings(&manifest)
     };
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let driven = Driven::start(folder.path(), engine(&manifest), settings);
+    let driven = Driven::start(&folder.path().join("checkpoints"), engine(&manifest), settings);
     (Member { driven, asked: 0 }, move || engine(&manifest), folder)
 }
 
@@ -120,6 +120,20 @@ async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the
         assert_eq!(&Snapshot::from(expected.gradient_of_next_batch().expect("on the CPU").values), batch);
     }
     member.driven.trainer.finish(false).expect("it ends");
+}
+
+/// Whoever is back first after a power cut goes on with what it has, and the others copy that.
+#[tokio::test]
+async fn a_model_that_an_older_one_replaces_is_kept() {
+    let (mut member, engine, folder) = new_member(None, None);
+    let replica = engine().replica().expect("on the CPU");
+    member.first_contribution().await;
+    member.load(&replica, 5.0).await;
+    let replaced = folder.path().join("replaced");
+    assert!(!replaced.exists(), "a newer one costs nothing that the others have not");
+    member.load(&replica, 2.0).await;
+    member.driven.trainer.finish(false).expect("it ends");
+    assert_eq!(std::fs::read_dir(&replaced).expect("kept").count(), 1);
 }
 
 #[tokio::test]

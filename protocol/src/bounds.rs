@@ -28,6 +28,9 @@ pub const STEPS_OF_AN_EXCHANGE: u32 = 4;
 /// A longer step is not waited for (a guess: who takes longer for one trains alone).
 pub const STEP_TIME_MAX: Duration = Duration::from_secs(20 * 60);
 
+/// One part in so many of the time that a starter gives an exchange is left for the reply to arrive (a guess).
+pub const REPLY_SHARE: u32 = 8;
+
 /// An exchange is proposed when the step under way ends within this: time for an answer, and for another partner where it is no.
 pub const PROPOSED_BEFORE_STEP_ENDS: Duration = Duration::from_secs(3);
 

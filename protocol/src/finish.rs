@@ -174,6 +174,17 @@ mod tests {
     }
 
     #[test]
+    fn where_all_average_at_once_a_run_ends_with_a_whole_round() {
+        let mut manifest = RunManifest::default();
+        manifest.schedule.total_steps = 33;
+        assert_eq!(RunEnd::of(&manifest).at(), Some(33.0));
+        (manifest.synchronous.topology, manifest.synchronous.every_steps) = (crate::manifest::Topology::Ring, 10);
+        assert_eq!(RunEnd::of(&manifest).at(), Some(40.0));
+        manifest.synchronous.auto = true;
+        assert_eq!(RunEnd::of(&manifest).at(), Some(33.0), "in pairs nobody waits for a round");
+    }
+
+    #[test]
     fn orders_that_the_founder_has_not_signed_are_refused() {
         let mut end = end();
         let good = order_of(&founder(), RUN, 1, ENDING);

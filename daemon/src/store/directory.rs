@@ -352,9 +352,13 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let data = DataDirectory::open(directory.path()).expect("free");
         let address = Address::new("/ip4/127.0.0.1/tcp/1").expect("short");
-        let known = [KnownPeer { peer: PeerId::from_public_key([5; 32]), addresses: vec![address] }];
-        data.remember_peers(&known);
-        assert_eq!(data.remembered_peers(), known);
+        let known = |key| KnownPeer { peer: PeerId::from_public_key([key; 32]), addresses: vec![address.clone()] };
+        data.remember_peers(&[known(5), known(6)]);
+        assert_eq!(data.remembered_peers(), [known(5), known(6)]);
+        data.remember_peers(&[]);
+        assert_eq!(data.remembered_peers(), [known(5), known(6)], "all have left, and may come back");
+        data.remember_peers(&[known(7), known(6)]);
+        assert_eq!(data.remembered_peers(), [known(7), known(6), known(5)], "those that are known now come first");
         std::fs::write(directory.path().join("peers.json"), b"[{").expect("written");
         assert_eq!(data.remembered_peers(), []);
     }

@@ -149,7 +149,7 @@ impl Responder {
         }
         let width = averaging.accepted_width(propose.part, propose.bits);
         let timeout = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
-        let step_left = averaging.step_left(now);
+        let (timely, step_left) = (timeout - timeout / REPLY_SHARE, averaging.step_left(now));
         let is_over = self.newest_number(peer).is_some_and(|newest| propose.exchange <= newest);
         let reason = match width {
             _ if is_over => Some(RejectReason::Over),
@@ -157,7 +157,7 @@ impl Responder {
             Some(_) if !averaging.exchanges(propose.part) => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.turns.holds(propose.part) => Some(RejectReason::NotHeld),
             // It would be given up before there is a snapshot, and keep this node from asking its starter meanwhile.
-            Some(_) if admission.refuse.is_none() && step_left >= timeout => Some(RejectReason::Busy),
+            Some(_) if admission.refuse.is_none() && step_left >= timely => Some(RejectReason::Busy),
             Some(_) if admission.refuse.is_none() && !self.makes_room_for(now, peer, averaging, out) => {
                 Some(RejectReason::Busy)
             }
@@ -172,7 +172,7 @@ impl Responder {
                 // A rest lasts for hours: as long as a peer may ask for.
                 RejectReason::Resting => RETRY_AFTER_MAX,
                 RejectReason::Joining => admission.joining_retry,
-                RejectReason::Busy if step_left >= timeout => (step_left - timeout).clamp(BUSY_RETRY, RETRY_AFTER_MAX),
+                RejectReason::Busy if step_left >= timely => (step_left - timely).clamp(BUSY_RETRY, RETRY_AFTER_MAX),
                 _ => BUSY_RETRY,
             };
             let retry_after_ms = wait.as_millis() as u32;
@@ -201,7 +201,7 @@ impl Responder {
             accept,
             reference,
             since: now,
-            ends_at: now + timeout,
+            reply_until: now + timely,
             deadline: now + timeout,
             received: None,
             reply: None,
@@ -279,7 +279,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Where trainer or worker have answered after the starter has given the exchange up.
+    /// Where trainer or worker have answered too late for the reply.
     fn gives_up_late(
         &mut self,
         now: Time,
@@ -288,7 +288,7 @@ impl Responder {
         out: &mut Outbox,
     ) -> bool {
         let is_late = |incoming: &Incoming| {
-            incoming.ends_at <= now && matches!(incoming.stage, Stage::TakingSnapshot(_) | Stage::Encoding(_))
+            incoming.reply_until <= now && matches!(incoming.stage, Stage::TakingSnapshot(_) | Stage::Encoding(_))
         };
         let gives_up = self.exchanges.get(&key).is_some_and(is_late);
         if gives_up {

@@ -53,8 +53,9 @@ impl TrainerThread {
             self.stage = Stage::Training;
             self.timetable.begin(Instant::now());
         } else if self.view.failure.is_none() {
-            // The model that ended was replaced by one that may not be at the end yet.
+            // The model that ended was replaced by one that may not be at the end yet, or there is a later end.
             self.stage = Stage::Training;
+            self.view.completed = false;
         }
     }
 }

@@ -25,8 +25,8 @@ pub(super) struct Incoming {
     pub(super) reference: Option<Reference>,
     /// When it was accepted.
     pub(super) since: Time,
-    /// When its starter gives it up: what is merged later moves this side alone.
-    pub(super) ends_at: Time,
+    /// Until when the reply may be begun: it is to be there before the starter gives the exchange up, or this side moves alone.
+    pub(super) reply_until: Time,
     /// When it is looked after next.
     pub(super) deadline: Time,
     /// The starter's codes, which may come at any time before the merge.

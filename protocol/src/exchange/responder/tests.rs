@@ -45,17 +45,18 @@ fn encoded() -> Encoded {
     Encoded { scales: Payload::default(), codes: Payload::default(), reference: None, norm: 2.0 }
 }
 
-/// Its starter has given the exchange up: the merge would move this side alone.
+/// Its reply would come after its starter has given the exchange up, and the merge move this side alone.
 #[test]
-fn who_has_its_snapshot_or_codes_after_the_starters_deadline_does_not_merge() {
-    let deadline = Time::from_start(Duration::from_millis(u64::from(propose().deadline_ms)));
-    for (snapshot_at, encoded_at) in [(deadline, deadline), (Time::ZERO, deadline)] {
+fn who_has_its_snapshot_or_codes_too_late_for_the_starters_deadline_does_not_merge() {
+    let deadline = Duration::from_millis(u64::from(propose().deadline_ms));
+    let late = Time::from_start(deadline - deadline / REPLY_SHARE);
+    for (snapshot_at, encoded_at) in [(late, late), (Time::ZERO, late)] {
         let (mut responder, mut averaging, mut out, peer) = asked_for_a_snapshot();
         // Its deadline is over while the trainer is in a long step.
         responder.on_deadline(snapshot_at, &mut averaging, &mut out);
         let taken = (Snapshot::from(vec![1.0; 4]), &TrainingReport::default());
         responder.on_snapshot(snapshot_at, (peer, EXCHANGE), taken, &mut averaging, &mut out);
-        assert_eq!(request(&mut out).is_some(), snapshot_at < deadline, "codes are made");
+        assert_eq!(request(&mut out).is_some(), snapshot_at < late, "codes are made");
         responder.on_deadline(encoded_at, &mut averaging, &mut out);
         let own = Ok(encoded());
         responder.on_encoded(encoded_at, (peer, EXCHANGE), own, &mut averaging, &mut out).expect("sound");
