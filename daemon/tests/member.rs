@@ -163,8 +163,7 @@ async fn its_speed_is_that_of_all_who_wait_for_each_other() {
 #[tokio::test]
 async fn who_came_late_ends_with_its_run_whatever_own_steps_it_was_given() {
     let (mut member, engine, _folder) = new_member(None, Some((2, 2)));
-    member.driven.trainer.try_order(TrainerOrder::Begin).expect("room");
-    member.contribution().await;
+    member.first_contribution().await;
     member.load(&engine().replica().expect("on the CPU"), 1.0).await;
     let sum = member.contribution().await;
     match member.reply(|_| TrainerOrder::TakeUp { sum, members: 1, progress: 2.0 }).await {

@@ -18,6 +18,7 @@ use crate::console::{Console, human_bytes, note, print_line, wait_for_no_reader}
 use crate::daemon::ports;
 use crate::daemon::stop::watch_for_end;
 use crate::failure::{ExitCode, Failure};
+use crate::process::signal::Signals;
 use crate::process::stats::available_memory;
 use crate::settings::{NetworkSettings, NodeSettings, TrainingSettings};
 use crate::setup::devices::Devices;
@@ -79,6 +80,8 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let ended = runtime.block_on(async {
+        // Before anything is printed: whoever has the line may end the helper at once, and finds it ended in order.
+        let signals = Signals::new();
         let helper = Helper::start(lending).await?;
         let line = helper.line.to_string();
         note(
@@ -103,7 +106,7 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
         }
         wait_for_no_reader();
         let (stop, stopped) = watch::channel(false);
-        tokio::spawn(watch_for_end(stop, options.until_stdin_closes));
+        tokio::spawn(watch_for_end(signals, stop, options.until_stdin_closes));
         helper.run(stopped).await
     });
     runtime.shutdown_background();

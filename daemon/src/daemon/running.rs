@@ -37,6 +37,7 @@ use crate::observe::report::NodeReport;
 use crate::observe::source::{record_events, record_words};
 use crate::process::background;
 use crate::process::service_manager::ServiceManager;
+use crate::process::signal::Signals;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon, newest_checkpoint, unsaved};
 use crate::team::captain::Helpers;
@@ -269,7 +270,7 @@ impl Running {
         let double = network.double();
         beside_engine.push(beside(watch_for_double(network.clone(), stop.clone())));
         let stay = entry.stay.over(traffic(network.clone(), entry.loaded));
-        tokio::spawn(watch_for_stop(stop, plan.until_stdin_closes, training_view, exits, stay));
+        tokio::spawn(watch_for_stop(Signals::new(), stop, plan.until_stdin_closes, training_view, exits, stay));
         let leave_within = Some(settings.stay.leave_seconds).filter(|seconds| *seconds > 0.0);
         let hurry =
             leave_within.map(|limit| Hurry::prepare(stop_view.clone(), Duration::from_secs_f64(limit), requests));

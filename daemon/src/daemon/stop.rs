@@ -16,13 +16,13 @@ const AT_ONCE: Duration = Duration::from_millis(200);
 /// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, a lost terminal, the end of standard input, of the run or of the
 /// `stay`, which says why. A Ctrl-C or SIGTERM after that ends the process at once, but not one that comes together with the first.
 pub(super) async fn watch_for_stop(
+    mut signals: Signals,
     stop: watch::Sender<bool>,
     until_stdin_closes: bool,
     mut training: watch::Receiver<TrainingView>,
     exits: bool,
     stay: impl Future<Output = String>,
 ) {
-    let mut signals = Signals::new();
     let mut stdin_closed = end_of_stdin(until_stdin_closes);
     let over = move |view: &TrainingView| view.failure.is_some() || (exits && view.completed);
     let why = tokio::select! {
@@ -42,8 +42,7 @@ pub(super) async fn watch_for_stop(
 
 /// Turns the first Ctrl-C, SIGTERM or end of standard input into the wish to stop, of a process that takes part in no swarm. A Ctrl-C
 /// or SIGTERM after that ends it at once.
-pub(crate) async fn watch_for_end(stop: watch::Sender<bool>, until_stdin_closes: bool) {
-    let mut signals = Signals::new();
+pub(crate) async fn watch_for_end(mut signals: Signals, stop: watch::Sender<bool>, until_stdin_closes: bool) {
     let mut stdin_closed = end_of_stdin(until_stdin_closes);
     tokio::select! {
         () = signals.first() => {}
