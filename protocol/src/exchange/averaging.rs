@@ -277,11 +277,6 @@ impl Averaging {
         self.timeout.allow(step * STEPS_OF_AN_EXCHANGE);
     }
 
-    /// How long own training is in its step at least, as steps have taken of late.
-    pub(crate) fn step_left(&self, now: Time) -> Duration {
-        self.step_time.next_end().map_or(Duration::ZERO, |end| end.saturating_since(now))
-    }
-
     /// Whether this run exchanges such a part.
     pub(crate) fn exchanges(&self, part: Part) -> bool {
         self.turns.is_cut(part.fragment) && (part.vector == Vector::Model || self.averages_momentum())

@@ -149,7 +149,7 @@ impl Responder {
         }
         let width = averaging.accepted_width(propose.part, propose.bits);
         let timeout = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
-        let (timely, step_left) = (timeout - timeout / REPLY_SHARE, averaging.step_left(now));
+        let (timely, step_left) = (timeout - timeout / REPLY_SHARE, averaging.step_time.left(now));
         let is_over = self.newest_number(peer).is_some_and(|newest| propose.exchange <= newest);
         let reason = match width {
             _ if is_over => Some(RejectReason::Over),

@@ -31,16 +31,16 @@ impl StepTime {
         self.seconds
     }
 
-    /// When the step under way ends, as steps have taken of late; `None` before that is known.
-    pub(super) fn next_end(self) -> Option<Time> {
+    /// What is left of the step under way, as steps have taken of late; nothing before that is known.
+    pub(super) fn left(self, now: Time) -> Duration {
         let seconds = self.last_two.into_iter().fold(STEP_TIME_MAX.as_secs_f64(), f64::min);
-        let (last, _) = self.last.filter(|_| seconds > 0.0)?;
-        Some(last + Duration::from_secs_f64(seconds))
+        let last = self.last.filter(|_| seconds > 0.0);
+        last.map_or(Duration::ZERO, |(last, _)| (last + Duration::from_secs_f64(seconds)).saturating_since(now))
     }
 
     /// Whether it ends before so much time has passed; where it does not, that is waited for.
     pub(super) fn is_near_end(&mut self, now: Time, within: Duration) -> bool {
-        let left = self.next_end().map_or(Duration::ZERO, |end| end.saturating_since(now));
+        let left = self.left(now);
         self.near_end_at = (left > within).then(|| now + (left - within));
         left <= within
     }
