@@ -251,7 +251,7 @@ impl Synchronous {
                     return Ok(());
                 }
                 self.kept.insert(*name, (peer, payload));
-                self.collective.slice_received(now, *name);
+                self.collective.slice_received(now, peer, *name);
             }
             TransferHeader::Replica { epoch, version } => {
                 let present = self.collective.epoch();

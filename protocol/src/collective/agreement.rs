@@ -36,7 +36,7 @@ impl Collective {
 
     /// Leaves its group for a larger one, or because its state is lost. It waits to be taken in.
     pub(super) fn give_way(&mut self, now: Time) {
-        self.members = Members::default();
+        self.left = std::mem::take(&mut self.members);
         self.deferred = None;
         self.seeks = true;
         self.stall(now);
@@ -90,6 +90,9 @@ impl Collective {
             self.members.remove(from);
             self.stall(now);
         }
+        if self.is_alone_behind(&said) {
+            self.give_way(now);
+        }
         // It said so before it heard that it has been taken in.
         let is_stale = said.epoch < self.epoch;
         if let Phase::Stalled(stall) = &mut self.phase {
@@ -104,6 +107,13 @@ impl Collective {
             // It has missed the announcement, and nothing goes on without it.
             self.order(Order::Say { to: from, word });
         }
+    }
+
+    /// Whether this member is its whole group, and one without a group is further: as of two groups of one, that one's state counts.
+    fn is_alone_behind(&self, said: &Stalled) -> bool {
+        let is_further = said.version.is_some_and(|version| version.operations > self.version.operations);
+        let are_alone = said.members.is_empty() && self.members.len() == 1;
+        self.timeouts.split == Split::EachGoesOn && is_further && are_alone && !self.is_stalled()
     }
 
     /// Somebody of another group, or of a later epoch of this one, works.
@@ -132,7 +142,7 @@ impl Collective {
     }
 
     /// How far the group of this member is, which may be copying the state.
-    fn group_version(&self) -> Version {
+    pub(super) fn group_version(&self) -> Version {
         if let Phase::Copying { version, .. } = self.phase { version } else { self.version }
     }
 
@@ -142,6 +152,22 @@ impl Collective {
             let is_left = |peer: &PeerId| *peer != self.me && self.everybody.contains(*peer);
             let left: Members = before.without(&self.members).iter().filter(is_left).collect();
             left.iter().for_each(|to| self.say_running(to));
+        }
+    }
+
+    /// Somebody sends slices of an epoch that this member has left, and has not heard so: what was said of it may have been lost, or
+    /// have come before the announcement of that epoch.
+    pub(super) fn tell_who_waits_in_an_old_epoch(&mut self, from: PeerId, epoch: Epoch) {
+        let is_elsewhere = epoch <= self.epoch && !self.members.contains(from) && self.everybody.contains(from);
+        let is_silent = self.is_over || self.is_left_out() || self.timeouts.split == Split::Quorum;
+        if !is_elsewhere || is_silent {
+            return;
+        }
+        if self.is_stalled() {
+            let word = self.own_word();
+            self.order(Order::Say { to: from, word });
+        } else {
+            self.say_running(from);
         }
     }
 
@@ -200,9 +226,9 @@ impl Collective {
             Split::Quorum => present.is_quorum_of(&latest.members),
             Split::EachGoesOn => !is_awaited,
         };
-        // Who belongs to a group has more to lose than who seeks one.
+        // A group of several has more to lose than who is alone.
         let furthest = here()
-            .filter_map(|(_, said)| said.version.map(|version| (!said.members.is_empty(), version)))
+            .filter_map(|(_, said)| said.version.map(|version| (said.members.len() > 1, version)))
             .max()
             .map(|(_, version)| version);
         let (Some(version), true) = (furthest, may_go_on && present.lowest() == Some(self.me)) else {

@@ -50,6 +50,8 @@ pub struct Collective {
     pub(super) everybody: Members,
     pub(super) epoch: Epoch,
     pub(super) members: Members,
+    /// Those of the group that it has left for another one.
+    pub(super) left: Members,
     shape: Shape,
     schedule: Schedule,
     pub(super) version: Version,
@@ -123,6 +125,7 @@ impl Collective {
             epoch,
             schedule: shape.schedule(members.len().max(1)),
             members,
+            left: Members::default(),
             shape,
             version: Version { operations: operations.unwrap_or(0), epoch },
             has_state: operations.is_some(),
@@ -265,12 +268,12 @@ impl Collective {
     }
 
     /// Slices have arrived; the owner keeps them until it is told to absorb them.
-    pub fn slice_received(&mut self, now: Time, name: SliceName) {
-        let is_old = name.epoch < self.epoch
-            || (name.epoch == self.epoch && name.operation < self.version.operations)
-            || (name.epoch == self.epoch
-                && name.operation == self.version.operations
-                && self.absorbed.contains(&(name.line as usize)));
+    pub fn slice_received(&mut self, now: Time, from: PeerId, name: SliceName) {
+        self.tell_who_waits_in_an_old_epoch(from, name.epoch);
+        // Where another state is copied, also an older one, the operation that follows that.
+        let next = self.group_version().operations;
+        let is_absorbed = name.operation == next && self.absorbed.contains(&(name.line as usize));
+        let is_old = name.epoch < self.epoch || (name.epoch == self.epoch && (name.operation < next || is_absorbed));
         if is_old || self.arrived.len() >= EARLY_MAX || !self.arrived.insert(name) {
             self.counts.ignored += 1;
             return;
@@ -356,14 +359,15 @@ impl Collective {
         (self.epoch, self.deferred, self.seeks) = (epoch, None, false);
         self.announced = self.announced.take().filter(|_| epoch.leader == self.me);
         self.copies = members.without(&current).len() as u32;
-        let is_current = self.has_state && self.version == version && current.contains(self.me);
+        let is_believed_current = current.contains(self.me);
+        let is_current = self.has_state && self.version == version && is_believed_current;
         if is_current && current.lowest() == Some(self.me) {
             for to in members.without(&current).iter() {
                 self.order(Order::GiveState { to, version, epoch });
             }
         }
         self.phase = if is_current { Phase::Contributing } else { Phase::Copying { since: now, version } };
-        let before = std::mem::replace(&mut self.members, members);
+        let before = std::mem::replace(&mut self.members, members).union(&std::mem::take(&mut self.left));
         self.tell_left_behind(&before);
         if is_current {
             if self.has_contribution {
@@ -371,6 +375,9 @@ impl Collective {
             } else if !self.is_contributing {
                 self.ask_for_contribution(now);
             }
+        } else if is_believed_current {
+            // It has taken another state since it was heard, so nobody gives it this one.
+            self.stall(now);
         } else {
             self.idle_since = self.idle_since.or(self.has_state.then_some(now));
             if self.early_states.remove(&epoch) == Some(version) {

@@ -114,6 +114,52 @@ fn laws_hold_under_random_faults() {
     }
 }
 
+/// Members that come with and without a state, die, are cut off and meet again, and words that are lost, where every part goes on.
+#[test]
+fn laws_hold_under_random_faults_where_every_part_goes_on() {
+    for seed in 0..60u64 {
+        let mut fate = stream(seed, "fate", &[]);
+        let shape = Shape::ALL[fate.random_range(0..4)];
+        let mut world = World::with(shape, 0, seed, Sabotage::None, Split::EachGoesOn);
+        world.add(Some(0));
+        world.begin_looking();
+        world.lost = fate.random_range(0..3) as f64 * 0.05;
+        let mut at = 0;
+        for _ in 0..12 {
+            at += fate.random_range(0..4000);
+            world.run(Duration::from_millis(at));
+            let members = world.owners.len();
+            let one = fate.random_range(0..members as Place);
+            let is_dead = |world: &World, place: Place| world.owners[usize::from(place)].is_dead;
+            match fate.random_range(0..4) {
+                0 if !is_dead(&world, one) && members > 3 => {
+                    world.owners[usize::from(one)].is_dead = true;
+                    world.lose(one);
+                }
+                1 => world.split((0..members as Place).filter(|place| place % 3 == one % 3).collect()),
+                2 => world.split(Vec::new()),
+                _ if members < 9 => {
+                    world.add(fate.random::<bool>().then(|| fate.random_range(0..100)));
+                }
+                _ => {}
+            }
+        }
+        world.lost = 0.0;
+        world.split(Vec::new());
+        world.run(Duration::from_millis(at + 130_000));
+        let alive: Vec<usize> = (0..world.owners.len()).filter(|place| !world.owners[*place].is_dead).collect();
+        let before: Vec<u64> = alive.iter().map(|place| world.finished(*place)).collect();
+        world.run(Duration::from_millis(at + 140_000));
+        assert_eq!(world.broken, [] as [String; 0], "seed {seed}, {shape:?}");
+        let has_any = alive.iter().any(|place| world.owners[*place].collective.has_state);
+        for (place, before) in alive.iter().zip(before).filter(|_| has_any) {
+            let collective = &world.owners[*place].collective;
+            assert_eq!(collective.members().len(), alive.len(), "seed {seed}, {shape:?}: {place}");
+            assert!(world.finished(*place) > before + 10, "seed {seed}, {shape:?}: {place} stands");
+        }
+    }
+}
+
 #[test]
 fn a_member_with_other_bits_is_noticed_before_the_next_sum_and_copies_the_state_of_the_others() {
     for shape in Shape::ALL {
@@ -194,7 +240,7 @@ fn an_operation_ends_however_slow_the_line_is() {
 /// However long the first operation may take, nobody waits for that long because others have gone on without it.
 #[test]
 fn members_that_come_at_once_are_one_group_soon() {
-    for seed in 0..40u64 {
+    for seed in 0..400u64 {
         let shape = Shape::ALL[seed as usize % 4];
         let mut world = World::with(shape, 0, seed, Sabotage::None, Split::EachGoesOn);
         world.timeouts.initial = seconds(60);
@@ -232,6 +278,28 @@ fn a_member_that_begins_alone_goes_on_alone_and_one_without_a_state_waits() {
     assert_eq!(world.finished(0).abs_diff(world.finished(1)) / 2, 0);
     assert_eq!(world.owners[1].collective.members().len(), 2);
     assert_eq!(world.broken, [] as [String; 0]);
+}
+
+/// After a power cut the one that is back first goes on by itself, with an older state than the one that comes next.
+#[test]
+fn one_that_went_on_alone_copies_the_state_of_one_that_comes_back_further_but_several_do_not() {
+    for shape in Shape::ALL {
+        let mut world = World::with(shape, 0, 5, Sabotage::None, Split::EachGoesOn);
+        world.add(Some(7));
+        world.begin_looking();
+        world.run(seconds(5));
+        assert!(world.finished(0) > 20, "{shape:?}: {}", world.finished(0));
+        world.add(Some(1_000));
+        world.run(seconds(10));
+        world.add(Some(100_000));
+        world.add(Some(10));
+        world.run(seconds(20));
+        let copied: Vec<u64> = world.owners.iter().map(|owner| owner.collective.counts(world.now).copied).collect();
+        assert_eq!(copied, [1, 0, 1, 1], "{shape:?}");
+        let operations: Vec<u64> = world.owners.iter().map(|owner| owner.collective.version().operations).collect();
+        assert!(operations.iter().all(|one| (1_020..2_000).contains(one)), "{shape:?}: {operations:?}");
+        assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
+    }
 }
 
 #[test]
@@ -385,6 +453,29 @@ fn a_member_without_a_state_whose_first_copy_is_broken_off_takes_the_next_announ
         one.word_received(now, id(0), Word::Stalled(said));
         assert!(one.is_stalled());
     }
+}
+
+/// It takes an older state, for its group has more to lose, and slices of the operation after that one come before the state. They
+/// were dropped, as of an operation that it has behind itself, and all waited for the deadline.
+#[test]
+fn slices_that_come_before_an_older_state_are_kept() {
+    let now = Time::from_start(seconds(1));
+    let timeouts = Timeouts { split: Split::EachGoesOn, listening: Some(seconds(1)), ..Timeouts::default() };
+    let own = Epoch { number: 1_000_000, leader: id(1) };
+    let seeking = Beginning::Seeking { epoch: own, operations: Some(17), until: Time::ZERO };
+    let mut one = Collective::new(Shape::Ring, id(1), seeking, timeouts);
+    one.peers_connected([id(0)]);
+    let both: Members = [0, 1].into_iter().map(id).collect();
+    let epoch = Epoch { number: own.number + 1, leader: id(0) };
+    let version = Version { operations: 9, epoch: Epoch { number: 7, leader: id(0) } };
+    let current: Members = [id(0)].into_iter().collect();
+    one.word_received(now, id(0), Word::Announced(Announced { epoch, members: both, version, current }));
+    one.slice_received(now, id(0), SliceName { epoch, operation: 9, line: 0, digest: 5 });
+    assert_eq!(one.counts(now).ignored, 0);
+    one.state_received(now, epoch, version);
+    one.contributed(now, 9, 5);
+    let orders: Vec<Order> = std::iter::from_fn(|| one.poll_order()).collect();
+    assert!(orders.iter().any(|order| matches!(order, Order::Absorb { .. })), "{orders:?}");
 }
 
 /// Its word was taken for that of one outside, and after the next operation it was taken in once more, with a second copy.

@@ -259,12 +259,12 @@ impl Machine for Collectives {
         self.drain(world, node);
     }
 
-    fn arrived(&mut self, world: &mut World, to: usize, _from: usize, parcel: Parcel) {
+    fn arrived(&mut self, world: &mut World, to: usize, from: usize, parcel: Parcel) {
         let (now, member) = (world.now(), &mut self.members[to]);
         match parcel {
             Parcel::Slices { name, payload } => {
                 member.kept.insert(name, payload);
-                member.collective.slice_received(now, name);
+                member.collective.slice_received(now, id(from), name);
             }
             Parcel::State { epoch, version, common } => {
                 member.states.insert((epoch, version), common);

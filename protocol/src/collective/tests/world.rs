@@ -37,7 +37,7 @@ pub(super) enum Sabotage {
 
 pub(super) enum Happening {
     Contributed { at: Place, operation: u64 },
-    Slices { at: Place, name: SliceName, values: Vec<i64> },
+    Slices { at: Place, from: Place, name: SliceName, values: Vec<i64> },
     State { at: Place, epoch: Epoch, version: Version, state: i64 },
     Word { at: Place, from: Place, word: Word },
     Look { at: Place },
@@ -222,9 +222,9 @@ impl World {
                 let digest = if sabotage == Sabotage::KeepsItsOldState { 1 } else { digest(owner.state) };
                 owner.collective.contributed(now, operation, digest);
             }
-            Happening::Slices { name, values, .. } => {
+            Happening::Slices { from, name, values, .. } => {
                 owner.kept.insert(name, values);
-                owner.collective.slice_received(now, name);
+                owner.collective.slice_received(now, id(from), name);
             }
             Happening::State { epoch, version, state, .. } => {
                 owner.states.insert((epoch, version), state);
@@ -262,7 +262,8 @@ impl World {
                 // Now and then twice, as a network may.
                 for _ in 0..self.dice.random_range(1..3) {
                     let to = place(to);
-                    self.travel(at, to, Happening::Slices { at: to, name, values: values.clone() }, false);
+                    let values = values.clone();
+                    self.travel(at, to, Happening::Slices { at: to, from: at, name, values }, false);
                 }
             }
             Order::Absorb { name, what } => {
