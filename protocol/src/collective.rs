@@ -40,8 +40,8 @@ mod executor;
 mod lateness;
 mod loss;
 mod members;
+mod phase;
 pub mod schedule;
-mod stall;
 #[cfg(test)]
 mod tests;
 mod timeouts;

@@ -6,17 +6,8 @@ use std::time::Duration;
 use murmur_protocol::team::TeamPhase;
 use murmur_sim::team::{Carelessness, Fault, MachinePlan, Mistake, TeamLaw, TeamPlan, TeamRun, run};
 
-/// Seeds of a push; ten times as many at night. `MURMUR_TEST_SEEDS=1000..9000` names others.
+/// On each push.
 const SEEDS: u64 = 300;
-
-fn seeds() -> std::ops::Range<u64> {
-    let named = std::env::var("MURMUR_TEST_SEEDS").ok();
-    let range = named
-        .as_deref()
-        .and_then(|text| text.split_once(".."))
-        .map(|(from, to)| from.parse().expect("a seed")..to.parse().expect("a seed"));
-    range.unwrap_or(0..if crate::is_nightly() { 10 * SEEDS } else { SEEDS })
-}
 
 /// A calm team that loses, repeats and mixes up its messages for a while, and a helper.
 fn troubled() -> TeamPlan {
@@ -44,7 +35,7 @@ fn is_found(law: TeamLaw, plan: &TeamPlan, broken: &TeamPlan) {
 #[test]
 fn the_laws_hold_on_every_seed() {
     let (mut stepped, mut compared, mut missed, mut dropped, mut lost) = (0, 0, 0, 0, 0);
-    let seeds = seeds();
+    let seeds = crate::seeds(SEEDS, 10);
     for seed in seeds.clone() {
         let run = run(&TeamPlan::hostile(seed));
         assert_eq!(

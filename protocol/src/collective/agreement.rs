@@ -9,12 +9,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::ending::ended_ahead;
-use super::executor::Phase;
-use super::stall::{Outside, Stall};
+use super::phase::{Outside, Phase, Stall};
 use super::timeouts::{Split, WAITS_BELIEVED};
 use super::{Announced, Collective, Epoch, Members, OPERATIONS_MAX, Order, Stalled, Version, Word};
 use crate::Time;
 use crate::peer::PeerId;
+
+/// How often members of other groups in reach are told that this one works: what was said when they met may have been lost, or have
+/// come while one of them stood still. A guess.
+const TELL_OTHERS: Duration = Duration::from_secs(10);
 
 impl Collective {
     /// Drops the operation under way and tells everybody.
@@ -175,6 +178,17 @@ impl Collective {
         let (epoch, version) = (self.epoch, self.group_version());
         let word = Word::Running { epoch, members: self.members.clone(), version };
         self.order(Order::Say { to, word });
+    }
+
+    /// Two groups that reach each other are to become one.
+    pub(super) fn tell_other_groups(&mut self, now: Time) {
+        if self.timeouts.split == Split::Quorum || now < self.tells_others_at {
+            return;
+        }
+        self.tells_others_at = now + TELL_OTHERS;
+        let others: Members = self.everybody.without(&self.members);
+        let at_work: Members = others.iter().filter(|peer| !self.ended.contains_key(peer)).collect();
+        at_work.iter().for_each(|to| self.say_running(to));
     }
 
     /// Decides as soon as everybody has been heard who can be.

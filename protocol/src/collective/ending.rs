@@ -11,9 +11,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::executor::Phase;
 use super::lateness::Lateness;
-use super::stall::Outside;
+use super::phase::{Outside, Phase};
 use super::timeouts::{Split, WAITS_BELIEVED};
 use super::{Announced, Collective, Epoch, MEMBERS_MAX, Members, Order, Stalled, Version, Word};
 use crate::Time;

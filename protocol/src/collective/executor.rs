@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::lateness::Lateness;
-use super::stall::{Outside, Stall};
+use super::phase::{Outside, Phase, Reduction, Stall};
 use super::timeouts::{Beginning, Timeouts};
 use super::{Announced, Counts, Epoch, Members, OPERATIONS_MAX, Order, Schedule, Shape, SliceName, Version, Word};
 use crate::Time;
@@ -19,28 +19,6 @@ pub(crate) const SLACK: u32 = 2;
 
 /// The longest wait is the first one doubled so often, and what bytes take.
 const DOUBLINGS_MAX: u32 = 2;
-
-/// What a member is doing.
-#[derive(Clone, Debug)]
-pub(super) enum Phase {
-    /// It computes its contribution; nobody is waited for.
-    Contributing,
-    /// The schedule runs.
-    Reducing(Reduction),
-    /// It missed an operation and waits for a copy of the state.
-    Copying { since: Time, version: Version },
-    /// It has dropped the operation and seeks agreement on a new epoch.
-    Stalled(Stall),
-}
-
-/// A schedule under way.
-#[derive(Clone, Debug)]
-pub(super) struct Reduction {
-    pub(super) begun: Time,
-    round: u16,
-    /// Lines of this round that are yet to be absorbed, in order.
-    expected: VecDeque<usize>,
-}
 
 /// One member's part.
 #[derive(Clone, Debug)]
@@ -91,6 +69,8 @@ pub struct Collective {
     early_states: BTreeMap<Epoch, Version>,
     /// Members outside of the epoch that have said so.
     pub(super) outside: BTreeMap<PeerId, Outside>,
+    /// Members of other groups are not told before then that this one works.
+    pub(super) tells_others_at: Time,
     /// What this member has announced for the present epoch, to be said again to who has missed it.
     pub(super) announced: Option<Word>,
     pub(super) timeouts: Timeouts,
@@ -147,6 +127,7 @@ impl Collective {
             deferred: None,
             early_states: BTreeMap::new(),
             outside: BTreeMap::new(),
+            tells_others_at: Time::ZERO,
             announced: None,
             timeouts,
             idle_since: None,
@@ -491,6 +472,7 @@ impl Collective {
         }
         self.ask_for_contribution(now);
         self.invite_those_outside(now);
+        self.tell_other_groups(now);
     }
 
     fn name(&self, line: usize) -> SliceName {

@@ -1,8 +1,7 @@
 //! What a member's owner has, what it has lost, and what does not come: a member claims no state that is not there, and holds
 //! nobody up for a contribution.
 
-use super::executor::Phase;
-use super::stall::Stall;
+use super::phase::{Phase, Stall};
 use super::timeouts::Split;
 use super::{Collective, Members, Version};
 use crate::Time;

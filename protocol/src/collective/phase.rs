@@ -1,10 +1,32 @@
-//! Members that stand still until there is agreement on who goes on.
+//! What a member is doing, and what it knows of members outside of its epoch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::{Members, Stalled};
+use super::{Members, Stalled, Version};
 use crate::Time;
 use crate::peer::PeerId;
+
+/// What a member is doing.
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    /// It computes its contribution; nobody is waited for.
+    Contributing,
+    /// The schedule runs.
+    Reducing(Reduction),
+    /// It missed an operation and waits for a copy of the state.
+    Copying { since: Time, version: Version },
+    /// It has dropped the operation and seeks agreement on a new epoch.
+    Stalled(Stall),
+}
+
+/// A schedule under way.
+#[derive(Clone, Debug)]
+pub(super) struct Reduction {
+    pub(super) begun: Time,
+    pub(super) round: u16,
+    /// Lines of this round that are yet to be absorbed, in order.
+    pub(super) expected: VecDeque<usize>,
+}
 
 /// The search for a new epoch.
 #[derive(Clone, Debug)]
