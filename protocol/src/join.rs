@@ -354,6 +354,17 @@ impl Joining {
         self.checking.as_mut()?.agreement(members)
     }
 
+    /// Nobody else holds the fragment that is to be checked now: where it is not the only one it is believed, and the others are checked.
+    /// Then, whether it is the first.
+    pub(crate) fn leave_out_unheld(&mut self) -> Option<bool> {
+        self.checking.as_mut()?.leave_out()
+    }
+
+    /// Who has sent some of the copy that is being checked.
+    pub(crate) fn donors_under_check(&self) -> Option<Vec<PeerId>> {
+        self.checking.as_ref().map(|check| check.donors.iter().map(|donor| donor.peer).collect())
+    }
+
     /// Nobody else can be asked to check the copy. Returns its donors, why, and whether it is made again, from others where
     /// there are some; else it is to be believed.
     pub(crate) fn give_up_check(&mut self, now: Time, members: &[Witness]) -> Option<(Vec<PeerId>, Unchecked, bool)> {
@@ -393,8 +404,14 @@ impl Joining {
     /// Gives up the copy under way and the check of the last one. Not while one is being taken over.
     pub(crate) fn give_up(&mut self, out: &mut Outbox) {
         self.call_off(out);
-        self.copying.drop_requests(|_| true);
+        self.copying = Copying::new(self.chunking.clone());
         self.end_check();
+    }
+
+    /// The owner wants the network left alone; what is missing is asked for afterwards.
+    pub(crate) fn begin_rest(&mut self, out: &mut Outbox) {
+        self.call_off(out);
+        self.copying.drop_requests(|_| true);
     }
 
     /// Tells donors that what is not on its way yet is not wanted any more: a request is cut to what it is repeated for, a chunk at

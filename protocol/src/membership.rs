@@ -179,9 +179,10 @@ impl Membership {
         self.connections.iter().filter(move |(_, connection)| is_here(connection)).map(|(peer, _)| peer)
     }
 
-    /// Those of them to whom more than messages gets through.
+    /// Those of them to whom more than messages gets through, and that have not taken leave.
     pub(crate) fn directly_connected(&self) -> impl Iterator<Item = PeerId> + '_ {
-        self.connected().filter(|peer| self.connections.get(*peer).is_some_and(|connection| connection.is_direct))
+        let is_there = |connection: &Connection| connection.is_direct && !connection.has_left;
+        self.connected().filter(move |peer| self.connections.get(*peer).is_some_and(is_there))
     }
 
     pub(crate) fn is_connected(&self, peer: PeerId) -> bool {

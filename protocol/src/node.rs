@@ -326,6 +326,7 @@ impl Node {
             }
             Message::Leave => {
                 self.membership.on_leave(peer);
+                self.joining.on_unable(peer);
                 if let Some(synchronous) = &mut self.synchronous {
                     synchronous.on_lost(now, peer, out);
                 }
@@ -384,7 +385,7 @@ impl Node {
                 None => self.on_nothing_of_all_reduces(),
             },
             header => {
-                self.pairwise.on_transfer(peer, &header, payload, &mut self.outbox);
+                self.pairwise.on_transfer(now, peer, (&header, payload), &mut self.outbox);
                 Ok(())
             }
         };
@@ -411,7 +412,7 @@ impl Node {
         {
             self.pairwise.on_sent(bytes, taken);
         }
-        self.pairwise.on_transfer_ended(now, transfer, finished);
+        self.pairwise.on_transfer_ended(now, transfer, finished, &mut self.outbox);
         self.giving.on_transfer_ended(now, transfer, finished, &mut self.outbox);
         if let Some(synchronous) = &mut self.synchronous {
             synchronous.on_transfer_ended(now, transfer, finished, &mut self.outbox);
@@ -444,6 +445,9 @@ impl Node {
 
     fn on_rest(&mut self, now: Time, begins: bool) {
         self.is_resting = begins;
+        if begins {
+            self.joining.begin_rest(&mut self.outbox);
+        }
         match &mut self.synchronous {
             Some(synchronous) if begins => synchronous.begin_rest(),
             Some(synchronous) => synchronous.end_rest(now, &mut self.outbox),

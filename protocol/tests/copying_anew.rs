@@ -22,6 +22,8 @@ fn ask_anew(node: &mut Responder) -> (PeerId, u64) {
     for key in 10..16 {
         node.meet(starter(key), PATIENCE);
         effects.extend(node.receive_steps(starter(key)));
+        let transfer = reply(&effects).expect("our codes leave");
+        effects = node.tell(Event::TransferFinished { transfer });
         effects.extend(node.receive_codes(starter(key)));
     }
     effects.extend(node.tell(Event::TimePassed));

@@ -8,6 +8,7 @@ use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, encod
 use murmur_protocol::*;
 
 use crate::driven::{Driven, PARAMETERS, layout, peer, propose, standing};
+use crate::responding::reply;
 
 impl Driven {
     /// Lets a joiner ask for the model, and gives the number of its request.
@@ -104,6 +105,8 @@ fn exchange(driven: &mut Driven, steps: Payload, codes: Payload) -> Vec<Effect> 
     if is_refused {
         return effects;
     }
+    let transfer = reply(&effects).expect("our codes leave");
+    driven.tell(Event::TransferFinished { transfer });
     let effects = driven.receive(TransferHeader::ProposalCodes { exchange: 1 }, codes);
     let merged = effects.iter().find_map(|effect| match effect {
         Effect::Worker(WorkerOrder::Merge { request, job }) => Some((*request, merge(job, &Buffers::new()))),

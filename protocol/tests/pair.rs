@@ -269,10 +269,12 @@ fn who_vanishes_while_it_merges_is_waited_for() {
     let mut pair = Pair::new();
     let accept = pair.accepted();
     pair.arrive(1, words(Message::Accept(accept)));
-    // Steps and codes arrive, and side 1 merges; what it sends is held back while the connection is lost.
+    // Steps and codes arrive, and its own: side 1 merges. What it tells of that is held back while the connection is lost.
     while let Some(flying) = pair.first_of_exchange(0) {
         pair.arrive(0, flying);
     }
+    let codes = pair.first_of_exchange(1).expect("its codes leave");
+    pair.arrive(1, codes);
     assert_eq!(pair.sides[1].exchanges(), 1);
     let held: Vec<Flying> = std::iter::from_fn(|| pair.first_of_exchange(1)).collect();
     let peers = [pair.sides[1].me, pair.sides[0].me];

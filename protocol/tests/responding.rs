@@ -92,7 +92,8 @@ impl Responder {
     pub(crate) fn take_part(&mut self, peer: PeerId, timeout: Duration) -> (TransferId, (TransferId, u64)) {
         self.meet(peer, timeout);
         let codes = reply(&self.receive_steps(peer)).expect("our codes leave");
-        (codes, merged(&self.receive_codes(peer)).expect("then it merges"))
+        assert!(merged(&self.receive_codes(peer)).is_none(), "ours are on their way");
+        (codes, merged(&self.tell(Event::TransferFinished { transfer: codes })).expect("then it merges"))
     }
 }
 
@@ -143,7 +144,9 @@ fn our_codes_leave_before_the_starters_have_come() {
     let mut responder = Responder::new();
     responder.meet(starter(1), PATIENCE);
     let effects = responder.receive_steps(starter(1));
-    assert!(reply(&effects).is_some() && merged(&effects).is_none(), "{effects:?}");
+    assert!(merged(&effects).is_none(), "{effects:?}");
+    let transfer = reply(&effects).expect("our codes leave");
+    responder.tell(Event::TransferFinished { transfer });
     let effects = responder.receive_codes(starter(1));
     assert!(reply(&effects).is_none() && merged(&effects).is_some(), "{effects:?}");
 }
@@ -156,7 +159,9 @@ fn codes_that_overtake_their_steps_wait_for_them() {
     assert!(reply(&effects).is_none() && merged(&effects).is_none(), "{effects:?}");
     assert!(accepts(&responder.hear_proposal(starter(1), PATIENCE)), "it says that it lacks something");
     let effects = responder.receive_steps(starter(1));
-    assert!(reply(&effects).is_some() && merged(&effects).is_some(), "{effects:?}");
+    assert!(merged(&effects).is_none(), "{effects:?}");
+    let transfer = reply(&effects).expect("our codes leave");
+    assert!(merged(&responder.tell(Event::TransferFinished { transfer })).is_some());
 }
 
 #[test]
@@ -164,7 +169,7 @@ fn who_asks_again_is_sent_only_what_broke_off() {
     let mut responder = Responder::new();
     let (codes, (news, digest)) = responder.take_part(starter(1), PATIENCE);
     assert!(responder.hear_proposal(starter(1), PATIENCE).is_empty(), "all is on its way");
-    responder.tell(Event::TransferFinished { transfer: codes });
+    assert!(responder.tell(Event::TransferFinished { transfer: codes }).is_empty());
     responder.tell(broken(news));
     let effects = responder.hear_proposal(starter(1), PATIENCE);
     let (again, same) = merged(&effects).expect("the news is sent again");
@@ -234,11 +239,13 @@ fn a_reply_that_broke_off_leaves_again_when_the_codes_come() {
     let codes = reply(&responder.receive_steps(starter(1))).expect("our codes leave");
     responder.tell(broken(codes));
     let effects = responder.receive_codes(starter(1));
-    assert!(reply(&effects).is_some() && merged(&effects).is_some(), "{effects:?}");
+    assert!(merged(&effects).is_none(), "{effects:?}");
+    let transfer = reply(&effects).expect("they leave again");
+    assert!(merged(&responder.tell(Event::TransferFinished { transfer })).is_some());
 }
 
 #[test]
-fn a_reply_on_its_way_outlives_those_that_have_arrived() {
+fn news_on_their_way_outlive_those_that_have_arrived() {
     let mut responder = Responder::new();
     for key in 0..REPLY_CACHE_MAX {
         let (codes, (news, _)) = responder.take_part(starter(key), PATIENCE);
@@ -246,10 +253,10 @@ fn a_reply_on_its_way_outlives_those_that_have_arrived() {
     }
     // The least patient starter of all, so that its deadline comes first.
     let last = starter(REPLY_CACHE_MAX);
-    let (codes, _) = responder.take_part(last, PATIENCE / 3);
-    responder.tell(broken(codes));
+    let (_, (news, _)) = responder.take_part(last, PATIENCE / 3);
+    responder.tell(broken(news));
     let effects = responder.hear_proposal(last, PATIENCE / 3);
-    assert!(reply(&effects).is_some(), "a reply that broke off is sent again: {effects:?}");
+    assert!(merged(&effects).is_some(), "what broke off is sent again: {effects:?}");
     let forgotten = (0..REPLY_CACHE_MAX).filter(|key| {
         let effects = responder.hear_proposal(starter(*key), PATIENCE);
         effects.iter().any(|effect| match effect {
@@ -268,7 +275,7 @@ fn starters_that_send_nothing_more_give_way() {
     let mut responder = Responder::new();
     let for_ever = Duration::from_millis(u32::MAX.into());
     [1, 2].into_iter().for_each(|key| responder.meet(starter(key), for_ever));
-    responder.receive_steps(starter(1));
+    let transfer = reply(&responder.receive_steps(starter(1))).expect("our codes leave");
     [3, 4]
         .into_iter()
         .for_each(|key| drop(responder.tell(Event::PeerConnected { peer: starter(key), addresses: vec![] })));
@@ -280,7 +287,9 @@ fn starters_that_send_nothing_more_give_way() {
     }
     assert!(seconds > 2, "a starter on a slow line has time");
     assert_eq!(refusal(&responder.hear_proposal(starter(4), PATIENCE)), Some(RejectReason::Busy), "3 has just begun");
-    assert!(merged(&responder.receive_codes(starter(1))).is_some(), "who has sent something keeps its place");
+    responder.receive_codes(starter(1));
+    let effects = responder.tell(Event::TransferFinished { transfer });
+    assert!(merged(&effects).is_some(), "who has sent something keeps its place");
 }
 
 impl Responder {

@@ -9,7 +9,7 @@ use murmur_protocol::*;
 
 use crate::copying_anew::proposals;
 use crate::driven::{Driven, PARAMETERS};
-use crate::responding::{PATIENCE, Responder, encoded, merged, starter};
+use crate::responding::{PATIENCE, Responder, encoded, merged, reply, starter};
 
 /// This node answers an exchange that a partner has started: a probe where `gamma` is 0; what follows.
 fn exchange_with(node: &mut Responder, peer: PeerId, exchange: u64, gamma: f32) -> Vec<Effect> {
@@ -18,7 +18,8 @@ fn exchange_with(node: &mut Responder, peer: PeerId, exchange: u64, gamma: f32) 
     let propose = Propose { exchange, part, nonce: 1, bits: 16, reference: 0, standing, deadline_ms };
     node.tell(Event::MessageReceived { peer, message: Message::Propose(propose) });
     let (scales, codes) = (TransferHeader::Scales { exchange }, TransferHeader::ProposalCodes { exchange });
-    node.tell(Event::TransferReceived { peer, header: scales, payload: encoded().scales });
+    let effects = node.tell(Event::TransferReceived { peer, header: scales, payload: encoded().scales });
+    node.tell(Event::TransferFinished { transfer: reply(&effects).expect("our codes leave") });
     let effects = node.tell(Event::TransferReceived { peer, header: codes, payload: encoded().codes });
     assert!(merged(&effects).is_some(), "{effects:?}");
     effects

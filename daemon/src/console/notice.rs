@@ -72,7 +72,7 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             let of = list(donors);
             let text = match why {
                 Unchecked::NobodyElse => {
-                    return plain(format!("the model of {of} is trusted: no other member is there to check it"));
+                    return plain(format!("the model of {of} is trusted where no other member is there to check it"));
                 }
                 Unchecked::Unanswered => format!("nobody has checked the model of {of} in time"),
                 Unchecked::Disputed => format!("the model of {of} is far from those of others"),

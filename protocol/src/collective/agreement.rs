@@ -134,7 +134,10 @@ impl Collective {
                 self.stall(now);
             }
         }
-        let (other, own) = ((members.len(), version), (self.members.len(), self.group_version()));
+        // Who has ended trains no more, whomever it gives its state to. Of two parts that are alike one gives way.
+        let at_work = |members: &Members| members.iter().filter(|peer| !self.ended.contains_key(peer)).count();
+        let (other, own) = (at_work(&members), at_work(&self.members));
+        let (other, own) = ((other, version, epoch), (own, self.group_version(), self.epoch));
         if let Phase::Stalled(stall) = &mut self.phase {
             stall.running.insert(from, now);
         } else if other > own {
@@ -240,9 +243,10 @@ impl Collective {
             Split::Quorum => present.is_quorum_of(&latest.members),
             Split::EachGoesOn => !is_awaited,
         };
-        // A group of several has more to lose than who is alone.
+        // A group of several that go on has more to lose than who is alone.
+        let at_work = |members: &Members| members.iter().filter(|peer| !self.ended.contains_key(peer)).count();
         let furthest = here()
-            .filter_map(|(_, said)| said.version.map(|version| (said.members.len() > 1, version)))
+            .filter_map(|(_, said)| said.version.map(|version| (at_work(&said.members) > 1, version)))
             .max()
             .map(|(_, version)| version);
         let (Some(version), true) = (furthest, may_go_on && present.lowest() == Some(self.me)) else {

@@ -20,6 +20,10 @@ pub(crate) const SLACK: u32 = 2;
 /// The longest wait is the first one doubled so often, and what bytes take.
 const DOUBLINGS_MAX: u32 = 2;
 
+/// The time for a copy of the state is the one on a slow line doubled so often, each time that it was too short: a line of a sixteenth
+/// of that carries it. A guess.
+const COPY_DOUBLINGS_MAX: u32 = 4;
+
 /// One member's part.
 #[derive(Clone, Debug)]
 pub struct Collective {
@@ -78,6 +82,8 @@ pub struct Collective {
     pub(super) idle_since: Option<Time>,
     /// How many copy the state first, in this epoch's first operation; one member sends it to all of them.
     copies: u32,
+    /// Since the last operation that was finished.
+    copies_in_vain: u32,
     pub(super) timeout: TimeoutEstimator,
     pub(super) counts: Counts,
     orders: VecDeque<Order>,
@@ -132,6 +138,7 @@ impl Collective {
             timeouts,
             idle_since: None,
             copies: 0,
+            copies_in_vain: 0,
             timeout: TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX).doubling_to_the_ceiling(),
             counts: Counts::default(),
             orders: VecDeque::new(),
@@ -296,6 +303,7 @@ impl Collective {
             self.decide(now);
         } else {
             self.timeout.record_in_vain();
+            self.copies_in_vain += u32::from(self.copies > 0);
             self.stall(now);
         }
     }
@@ -307,7 +315,8 @@ impl Collective {
 
     /// How long to wait where so many copy the state first: what was learned of operations says nothing of that.
     pub(super) fn limit_with_copies(&self, copies: u32) -> Duration {
-        self.timeout.limit().max(self.timeout.initial()) + self.timeouts.state.saturating_mul(copies)
+        let state = self.timeouts.state.saturating_mul(copies << self.copies_in_vain.min(COPY_DOUBLINGS_MAX));
+        self.timeout.limit().max(self.timeout.initial()) + state
     }
 
     fn set_schedule(&mut self, members: usize) {
@@ -463,7 +472,7 @@ impl Collective {
         self.set_version(Version { operations: operation + 1, epoch: self.epoch });
         self.order(Order::Finish { operation, version: self.version, members: self.members.clone() });
         self.counts.finished += 1;
-        self.copies = 0;
+        (self.copies, self.copies_in_vain) = (0, 0);
         self.has_contribution = false;
         self.absorbed.clear();
         self.phase = Phase::Contributing;

@@ -158,11 +158,17 @@ impl Pairwise {
     }
 
     /// Bulk of an exchange; a joiner's state is none.
-    pub(crate) fn on_transfer(&mut self, peer: PeerId, header: &TransferHeader, payload: Payload, out: &mut Outbox) {
+    pub(crate) fn on_transfer(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        (header, payload): (&TransferHeader, Payload),
+        out: &mut Outbox,
+    ) {
         match *header {
             TransferHeader::Scales { exchange } => self.responder.on_scales(peer, exchange, payload, out),
             TransferHeader::ProposalCodes { exchange } => {
-                self.responder.on_codes(peer, exchange, payload, &self.averaging, out);
+                self.responder.on_codes(now, (peer, exchange), payload, &self.averaging, out);
             }
             TransferHeader::ReplyCodes { exchange } => {
                 self.starter.on_reply(peer, exchange, payload, &self.averaging, out);
@@ -174,9 +180,9 @@ impl Pairwise {
         }
     }
 
-    pub(crate) fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool) {
+    pub(crate) fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool, out: &mut Outbox) {
         self.starter.on_transfer_ended(transfer, finished);
-        self.responder.on_transfer_ended(now, transfer, finished);
+        self.responder.on_transfer_ended(now, (transfer, finished), &self.averaging, out);
     }
 
     /// What trainer or worker reply to an order of an exchange, given `waited` ago.

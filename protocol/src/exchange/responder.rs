@@ -103,7 +103,7 @@ impl Responder {
             |incoming: &Incoming| incoming.keeps_place_until(&averaging.timeout).is_some_and(|until| until <= now);
         let late = self.exchanges.iter().filter(|((starter, _), incoming)| *starter != peer && is_late(incoming));
         if let Some((key, incoming)) = late.min_by_key(|(_, incoming)| incoming.since) {
-            let (key, has_reply) = (*key, incoming.replied_at.is_some());
+            let (key, has_reply) = (*key, incoming.replied_at.is_some() && incoming.lacks_codes());
             self.stalled = has_reply.then_some(key.0);
             self.fail(key, ExchangeFailure::DeadlinePassed, averaging, out);
         }
@@ -275,7 +275,7 @@ impl Responder {
         incoming.reference = reference;
         incoming.reply = Some(Outbound::new(peer, TransferHeader::ReplyCodes { exchange: number }, codes, out));
         incoming.stage = Stage::AwaitingCodes(scales, Circumstances { norm, ..about });
-        incoming.merge_once_complete(peer, number, averaging, out);
+        incoming.merge_once_complete(now, (peer, number), averaging, out);
         Ok(())
     }
 
@@ -300,8 +300,8 @@ impl Responder {
     /// The starter's codes: from now on this exchange will be merged.
     pub(crate) fn on_codes(
         &mut self,
-        peer: PeerId,
-        number: ExchangeNumber,
+        now: Time,
+        (peer, number): (PeerId, ExchangeNumber),
         codes: Payload,
         averaging: &Averaging,
         out: &mut Outbox,
@@ -313,7 +313,7 @@ impl Responder {
             incoming.received = Some(codes);
             // The starter is there, and will need ours.
             incoming.sent_mut().for_each(|sent| sent.send_again(out));
-            incoming.merge_once_complete(peer, number, averaging, out);
+            incoming.merge_once_complete(now, (peer, number), averaging, out);
         } else {
             incoming.answer_again(peer, out);
         }
@@ -363,8 +363,17 @@ impl Responder {
     }
 
     /// A reply of ours was confirmed, or did not get through: then a repeated proposal has it sent again.
-    pub(crate) fn on_transfer_ended(&mut self, now: Time, ended: TransferId, finished: bool) {
-        self.exchanges.values_mut().for_each(|incoming| incoming.on_transfer_ended(now, ended, finished));
+    pub(crate) fn on_transfer_ended(
+        &mut self,
+        now: Time,
+        (ended, finished): (TransferId, bool),
+        averaging: &Averaging,
+        out: &mut Outbox,
+    ) {
+        for (key, incoming) in &mut self.exchanges {
+            incoming.on_transfer_ended(now, ended, finished);
+            incoming.merge_once_complete(now, *key, averaging, out);
+        }
     }
 
     /// The model is another one: codes of the old one are not merged any more.

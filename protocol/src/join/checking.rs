@@ -46,6 +46,8 @@ pub(super) struct Check {
     fragments: Vec<u16>,
     /// How many of them others have found near their own.
     near: usize,
+    /// Whether nobody else held some, which are believed.
+    has_left_out: bool,
     /// Who has found the next one near its own: at most one of each range.
     agreeing: Vec<Witness>,
     /// The smallest limit that those have set.
@@ -68,6 +70,7 @@ impl Check {
             declined_since: None,
             fragments,
             near: 0,
+            has_left_out: false,
             agreeing: Vec::new(),
             clip: None,
             unanswered: 0,
@@ -155,6 +158,18 @@ impl Check {
         if now - *self.declined_since.get_or_insert(now) >= timeout {
             self.unanswered = CHECKS_UNANSWERED_MAX;
         }
+    }
+
+    /// Leaves out the fragment that is to be checked now, which nobody else holds, unless it is the only one: the others are checked all
+    /// the same. Where it does, whether it is the first.
+    pub(super) fn leave_out(&mut self) -> Option<bool> {
+        if self.why() != Unchecked::NobodyElse || self.fragments.len() == 1 {
+            return None;
+        }
+        self.fragments.remove(self.near);
+        self.agreeing.clear();
+        self.silent.clear();
+        Some(!std::mem::replace(&mut self.has_left_out, true))
     }
 
     pub(super) fn on_unable(&mut self, peer: PeerId) {

@@ -194,6 +194,8 @@ impl Connection {
         if is_pruned {
             known.dial = Dial::pruned(now, random);
         } else {
+            // It trains no more as far as is known here; who reaches it still passes its speed on.
+            known.profile.tokens_per_second = 0.0;
             known.dial_failed(now, random);
         }
         known

@@ -61,9 +61,13 @@ impl Node {
         scheme == Some(Scheme::AllReduce) && self.synchronous.is_none() && self.phase == Phase::Training
     }
 
-    /// Tells a peer what holds, where something was decided. It may know it: then nothing comes of it.
+    /// Tells a peer what holds, where something was decided. It may know it: then nothing comes of it. One whose run has ended in pairs
+    /// takes part in no all-reduce, and gives its model as it did: it sends nobody to a group that it does not belong to.
     pub(super) fn tell_scheme(&mut self, peer: PeerId) {
-        if let Some(order) = self.choosing.as_ref().and_then(|choosing| choosing.choice.order()) {
+        let has_ended_in_pairs = self.synchronous.is_none() && matches!(self.phase, Phase::Settling | Phase::Completed);
+        if let Some(order) = self.choosing.as_ref().and_then(|choosing| choosing.choice.order())
+            && !(has_ended_in_pairs && order.scheme == Scheme::AllReduce)
+        {
             self.outbox.send(peer, Message::Scheme(order));
         }
     }

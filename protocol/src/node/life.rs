@@ -6,7 +6,7 @@ use super::rejoining::Rejoining;
 use crate::effect::{Effect, TrainerOrder};
 use crate::exchange::{Ended, Outcome};
 use crate::fragments::Holding;
-use crate::join::{Loaded, Witness};
+use crate::join::{Loaded, Unchecked, Witness};
 use crate::message::Message;
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
@@ -108,6 +108,9 @@ impl Node {
 
     /// Compares the copied model with those of other members, fragment by fragment. One that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
+        if self.is_resting {
+            return;
+        }
         let members = self.holders_of(self.joining.fragment_to_check());
         if let Some(clip) = self.joining.agreement(&members) {
             self.believe_copy(Some(clip));
@@ -123,6 +126,13 @@ impl Node {
         let is_asked = self.pairwise.probe(now, fragment, &checkers, &self.reputation, &mut self.outbox);
         if is_asked || !wanted.is_empty() {
             return;
+        }
+        if let Some(is_first) = self.joining.leave_out_unheld() {
+            if let Some(donors) = self.joining.donors_under_check().filter(|_| is_first) {
+                let why = Unchecked::NobodyElse;
+                self.outbox.notice(Notice::StateUnchecked { donors, why, is_copied_again: false });
+            }
+            return self.check_copy(now);
         }
         if let Some((donors, why, is_copied_again)) = self.joining.give_up_check(now, &members) {
             self.outbox.notice(Notice::StateUnchecked { donors, why, is_copied_again });

@@ -3,6 +3,8 @@
 
 use super::Node;
 use crate::bounds::{OUTDATED_BEGUN_FOR, OUTDATED_FOR, SETTLING_TIMEOUT};
+use crate::join::Unchecked;
+use crate::notice::Notice;
 use crate::status::Phase;
 use crate::time::Time;
 
@@ -28,7 +30,7 @@ impl Rejoining {
     fn on_time(&mut self, now: Time, chunks: usize) {
         if *self.period_ends.get_or_insert(now + SETTLING_TIMEOUT) <= now {
             self.period_ends = Some(now + SETTLING_TIMEOUT);
-            self.periods_in_vain += u32::from(chunks <= self.chunks);
+            self.periods_in_vain = if chunks <= self.chunks { self.periods_in_vain + 1 } else { 0 };
             self.chunks = chunks;
         }
     }
@@ -112,7 +114,13 @@ impl Node {
         self.rejoining.periods_in_vain >= PERIODS_IN_VAIN_MAX && !self.joining.is_loading()
     }
 
+    /// One that nobody has confirmed in that time is the node's own from now on, and its owner is told.
     fn give_up_copying(&mut self) {
+        if let Some(donors) = self.joining.donors_under_check() {
+            let why = Unchecked::Unanswered;
+            self.outbox.notice(Notice::StateUnchecked { donors, why, is_copied_again: false });
+            self.pairwise.begin_ramp(None);
+        }
         self.joining.give_up(&mut self.outbox);
         self.rejoining = Rejoining::default();
         self.pairwise.forget_outlier();

@@ -25,7 +25,7 @@ pub(super) struct Incoming {
     pub(super) reference: Option<Reference>,
     /// When it was accepted.
     pub(super) since: Time,
-    /// Until when the reply may be begun: it is to be there before the starter gives the exchange up, or this side moves alone.
+    /// Until when the reply is to have arrived: the starter is to hear of the merge before it gives the exchange up.
     pub(super) reply_until: Time,
     /// When it is looked after next.
     pub(super) deadline: Time,
@@ -49,7 +49,7 @@ pub(super) enum Stage {
     TakingSnapshot(Payload),
     /// Waits for a worker.
     Encoding(Circumstances),
-    /// Our codes, made with these scales, are on their way; waits for the starter's.
+    /// Our codes, made with these scales, are on their way; waits for the starter's, and until ours have arrived.
     AwaitingCodes(Payload, Circumstances),
     /// Waits for a worker.
     Merging(Circumstances),
@@ -126,14 +126,19 @@ impl Incoming {
         self.sent().all(Outbound::has_arrived)
     }
 
+    /// Merges once both sides' codes are where they are needed. Where the starter had ours so late that it gives the exchange up before
+    /// it hears of the merge, nothing is merged: this side would move alone.
     pub(super) fn merge_once_complete(
         &mut self,
-        peer: PeerId,
-        number: ExchangeNumber,
+        now: Time,
+        (peer, number): (PeerId, ExchangeNumber),
         averaging: &Averaging,
         out: &mut Outbox,
     ) {
         let (Stage::AwaitingCodes(scales, about), Some(reply)) = (&self.stage, &self.reply) else { return };
+        if !reply.has_arrived() || self.reply_until <= now {
+            return;
+        }
         let Some(received) = self.received.take() else { return };
         let (scales, codes) = (scales.clone(), reply.payload().clone());
         let own = Encoded { scales, codes, reference: self.reference.take(), norm: about.norm };

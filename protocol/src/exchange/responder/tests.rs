@@ -45,6 +45,32 @@ fn encoded() -> Encoded {
     Encoded { scales: Payload::default(), codes: Payload::default(), reference: None, norm: 2.0 }
 }
 
+/// What is on its way to the starter arrives.
+fn all_arrive(now: Time, responder: &mut Responder, averaging: &Averaging, out: &mut Outbox) {
+    (0..4).for_each(|transfer| responder.on_transfer_ended(now, (TransferId(transfer), true), averaging, out));
+}
+
+/// On a slow way out: the starter has given the exchange up when our codes are there, and this side would move alone.
+#[test]
+fn who_does_not_hear_in_time_that_its_codes_have_arrived_does_not_merge() {
+    let deadline = Duration::from_millis(u64::from(propose().deadline_ms));
+    let late = Time::from_start(deadline - deadline / REPLY_SHARE);
+    for arrival in [Time::ZERO, late] {
+        let (mut responder, mut averaging, mut out, peer) = asked_for_a_snapshot();
+        let taken = (Snapshot::from(vec![1.0; 4]), &TrainingReport::default());
+        responder.on_snapshot(Time::ZERO, (peer, EXCHANGE), taken, &mut averaging, &mut out);
+        let own = Ok(encoded());
+        responder.on_encoded(Time::ZERO, (peer, EXCHANGE), own, &mut averaging, &mut out).expect("sound");
+        request(&mut out);
+        responder.on_codes(Time::ZERO, (peer, EXCHANGE), Payload::default(), &averaging, &mut out);
+        assert!(request(&mut out).is_none(), "ours are on their way");
+        all_arrive(arrival, &mut responder, &averaging, &mut out);
+        assert_eq!(request(&mut out).is_some(), arrival < late);
+        responder.on_deadline(Time::from_start(deadline), &mut averaging, &mut out);
+        assert_eq!(averaging.counters.failed(), u64::from(arrival == late));
+    }
+}
+
 /// Its reply would come after its starter has given the exchange up, and the merge move this side alone.
 #[test]
 fn who_has_its_snapshot_or_codes_too_late_for_the_starters_deadline_does_not_merge() {
@@ -60,7 +86,7 @@ fn who_has_its_snapshot_or_codes_too_late_for_the_starters_deadline_does_not_mer
         responder.on_deadline(encoded_at, &mut averaging, &mut out);
         let own = Ok(encoded());
         responder.on_encoded(encoded_at, (peer, EXCHANGE), own, &mut averaging, &mut out).expect("sound");
-        responder.on_codes(peer, EXCHANGE, Payload::default(), &averaging, &mut out);
+        responder.on_codes(encoded_at, (peer, EXCHANGE), Payload::default(), &averaging, &mut out);
         assert!(request(&mut out).is_none(), "nothing is merged");
         assert_eq!((responder.under_way(), averaging.counters.failed()), (0, 1), "it keeps no place");
     }
@@ -86,7 +112,8 @@ fn codes_of_a_model_that_was_replaced_are_not_merged() {
         if is_late {
             responder.on_model_replaced(&mut averaging, &mut out);
         }
-        responder.on_codes(peer, EXCHANGE, Payload::default(), &averaging, &mut out);
+        responder.on_codes(now, (peer, EXCHANGE), Payload::default(), &averaging, &mut out);
+        all_arrive(now, &mut responder, &averaging, &mut out);
         assert_eq!(request(&mut out).is_some(), !is_late);
         assert_eq!(averaging.counters.failed(), u64::from(is_late));
     }
