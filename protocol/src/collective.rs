@@ -201,6 +201,8 @@ pub enum Order {
     Begin {
         /// Which operation.
         operation: u64,
+        /// The epoch of the schedule.
+        epoch: Epoch,
     },
     /// Send slices of the sum as it is now.
     Send {

@@ -401,9 +401,9 @@ impl Synchronous {
             match order {
                 Order::Say { .. } if self.is_away() => {}
                 Order::Say { to, word } => out.send(to, Message::Synchronous(word)),
-                Order::Begin { .. } => {
+                Order::Begin { epoch, .. } => {
                     self.drop_schedule();
-                    self.forget_old();
+                    self.forget_before(epoch);
                     self.work.push_back(order);
                 }
                 order => self.work.push_back(order),
@@ -411,9 +411,9 @@ impl Synchronous {
         }
     }
 
-    /// Forgets slices and replicas of epochs before the present one.
-    fn forget_old(&mut self) {
-        let epoch = self.collective.epoch();
+    /// Forgets slices and replicas of epochs before this one: that of a schedule which has not been carried out yet, where the collective
+    /// is further.
+    fn forget_before(&mut self, epoch: Epoch) {
         self.kept.retain(|name, _| name.epoch >= epoch);
         self.replicas.retain(|(of, _), _| *of >= epoch);
         self.sending.forget_before(epoch);

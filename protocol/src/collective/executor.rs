@@ -400,7 +400,7 @@ impl Collective {
         if self.version.operations >= OPERATIONS_MAX {
             return self.stall(now);
         }
-        self.order(Order::Begin { operation: self.version.operations });
+        self.order(Order::Begin { operation: self.version.operations, epoch: self.epoch });
         self.absorbed.clear();
         self.phase = Phase::Reducing(Reduction { begun: now, round: 0, expected: VecDeque::new() });
         self.enter_round(0);

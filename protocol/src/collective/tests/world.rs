@@ -255,7 +255,7 @@ impl World {
                 let time = self.dice.random_range(20..60);
                 self.later(time, Happening::Contributed { at, operation });
             }
-            Order::Begin { operation } => owner.sum = contribution(at, operation),
+            Order::Begin { operation, .. } => owner.sum = contribution(at, operation),
             Order::Send { to, name, what } => {
                 let range = what.slices.elements(LENGTH);
                 let values = owner.sum[range].to_vec();
