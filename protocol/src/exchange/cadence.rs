@@ -114,6 +114,11 @@ impl Cadence {
         line.map(|line| self.upload_cap.map_or(line, |cap| cap.min(line)))
     }
 
+    /// How long so many bytes are on their way out at most, as far as transfers have shown.
+    pub(crate) fn sending_time(&self, bytes: usize) -> Option<Duration> {
+        self.sends_at_most().and_then(|rate| Duration::try_from_secs_f64(bytes as f64 / rate).ok())
+    }
+
     /// Seconds of the way to others and back, once known.
     pub(crate) fn round_trip_seconds(&self) -> Option<f64> {
         self.uplink.round_trip_seconds()

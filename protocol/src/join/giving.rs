@@ -152,7 +152,6 @@ impl Giving {
         if let Some(given) = self.joiners.get_mut(&peer).filter(is_served) {
             // Repeated while it is being served, or somebody else sends the rest.
             given.unsent.end = given.unsent.end.min(chunks.first + chunks.count).max(given.unsent.start);
-            given.chunks.count = given.chunks.count.min(given.unsent.end - given.chunks.first);
             self.free_place(peer, false, out);
             return Ok(());
         }

@@ -14,6 +14,9 @@ use crate::outbox::{Outbox, Purpose};
 use crate::peer::PeerId;
 use crate::time::Time;
 
+/// A reply is surely in time where there is time for so many: others may be on their way beside it. A guess.
+const SURELY_TIMES: u32 = 4;
+
 /// An exchange that another member has started.
 #[derive(Debug)]
 pub(super) struct Incoming {
@@ -126,8 +129,8 @@ impl Incoming {
         self.sent().all(Outbound::has_arrived)
     }
 
-    /// Merges once both sides' codes are where they are needed. Where the starter had ours so late that it gives the exchange up before
-    /// it hears of the merge, nothing is merged: this side would move alone.
+    /// Merges once the starter's codes are here and ours are there, or will surely be in time. Where the starter had ours so late that it
+    /// gives the exchange up before it hears of the merge, nothing is merged: this side would move alone.
     pub(super) fn merge_once_complete(
         &mut self,
         now: Time,
@@ -136,7 +139,9 @@ impl Incoming {
         out: &mut Outbox,
     ) {
         let (Stage::AwaitingCodes(scales, about), Some(reply)) = (&self.stage, &self.reply) else { return };
-        if !reply.has_arrived() || self.reply_until <= now {
+        let takes = averaging.cadence.sending_time(reply.payload().len());
+        let is_sure = takes.is_some_and(|takes| now + takes.saturating_mul(SURELY_TIMES) <= self.reply_until);
+        if self.reply_until <= now || !(reply.has_arrived() || (reply.is_on_its_way() && is_sure)) {
             return;
         }
         let Some(received) = self.received.take() else { return };
