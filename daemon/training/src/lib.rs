@@ -28,7 +28,7 @@ pub mod team;
 pub use candle_core::{Device, DeviceLocation};
 pub use data::folders;
 pub use data::table::{NewRows, TableStatistics};
-pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
+pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer, clear_prepared};
 pub use device::{DeviceChoice, DeviceError, free_memory};
 pub use engine::{
     Counters, Engine, EngineState, GradientAverage, Precision, StageDevice, StageOnDevice, StepReport, Taken,

@@ -30,6 +30,7 @@ pub use grammar::Grammar;
 pub use image_shape::ImageShape;
 pub use images::Image;
 pub use place::DataPlace;
+pub use prepared::clear_prepared;
 pub use sampler::{DataPosition, Sampler};
 pub use tokenizer::Tokenizer;
 
