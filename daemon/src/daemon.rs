@@ -93,7 +93,7 @@ pub struct Entry {
 pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     let base = std::mem::take(&mut plan.entry.base);
     let ends_when_over = plan.settings.training.after_completion == AfterCompletion::Exit;
-    if ends_when_over && let Some(finished) = over_without_data(&plan) {
+    if ends_when_over && let Some(finished) = over_without_data(&plan)? {
         return tell_finished(&plan, &finished);
     }
     let model = prepare(&plan, base)?;

@@ -42,6 +42,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::de::DeserializeOwned;
+
+use crate::failure::{ExitCode, Failure};
+
 /// In a data directory: how the daemon that uses it is asked.
 const DAEMON_FILE: &str = "daemon.json";
 
@@ -70,6 +74,29 @@ pub(crate) fn loadable_bytes(folder: &Path) -> Option<u64> {
     let status = rustix::fs::statvfs(folder).ok()?;
     let (free, all) = (status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize);
     Some(free.saturating_sub(RESERVE_MAX.min(all / RESERVE_OF_DISK)))
+}
+
+/// What a file of JSON in a data directory holds, as `checked` takes it; `None` where there is no such file. `without`: what comes of
+/// a start without it.
+///
+/// # Errors
+/// When the file is there and cannot be read.
+fn read_json<Written: DeserializeOwned, T>(
+    path: &Path,
+    without: &str,
+    checked: impl FnOnce(Written) -> Result<T, &'static str>,
+) -> Result<Option<T>, Failure> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        Failure::new(ExitCode::Files, format!("cannot read {}: {error}", path.display()))
+            .hint(format!("restore it from a backup; or delete it: {without}"))
+    };
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(&error)),
+    };
+    let written = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
+    checked(written).map(Some).map_err(|error| unreadable(&error))
 }
 
 /// Writes a file so that after a power cut there is the old content or the new, never a part: a temporary file beside

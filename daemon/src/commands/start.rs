@@ -1,5 +1,6 @@
 //! `murmur start`: found a swarm, or come back to one.
 
+use std::path::Path;
 use std::time::SystemTime;
 
 use murmur_network::{Keypair, peer_id};
@@ -18,7 +19,7 @@ use crate::setup::base_model;
 use crate::setup::corpus::{built_in_run, check_statistics, corpus_failure};
 use crate::setup::privacy;
 use crate::setup::sharing;
-use crate::store::DataDirectory;
+use crate::store::{DataDirectory, newest_checkpoint};
 use crate::team;
 
 pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
@@ -27,10 +28,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let manifest = match &options.run {
         Some(path) => load_run_manifest(path)?,
         // A node that has joined resumes with its data directory alone.
-        None if settings.checkpoint.directory.as_os_str().is_empty() => built_in_run(&settings),
-        None => {
-            DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_else(|| built_in_run(&settings))
-        }
+        None => run_of(&settings.checkpoint.directory)?.unwrap_or_else(|| built_in_run(&settings)),
     };
     team::captain::check(&manifest, &settings)?;
     // Before anything is asked of a founder that would be of no use.
@@ -56,7 +54,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     // Killed before its first checkpoint, a member has no model; to found the run once more would be a fork of it.
     let is_member =
         DataDirectory::claimed_manifest(directory.root()).is_some() && !manifest.run.founder.is_empty() && !is_founder;
-    let has_secret = directory.secret_path().exists() || !settings.network.secret_file.as_os_str().is_empty();
+    let has_secret = directory.is_closed() || !settings.network.secret_file.as_os_str().is_empty();
     if settings.network.closed && !is_founder && !has_secret {
         let message = format!(
             "{} belongs to an open run that another node has founded: --closed would part this node from it",
@@ -76,6 +74,28 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let length = options.hours.map(AskedLength::Hours).or(options.tokens.map(AskedLength::Tokens));
     let entry = Entry { bootstrap, joins, begins_anew: options.begin_anew, length, base, loaded, stay };
     node::run(manifest, settings, directory, (entry, None), &options.node)
+}
+
+/// The run of a data directory, or `None` where it is new, or none is given.
+///
+/// # Errors
+/// When its run file cannot be used, or is missing beside checkpoints.
+fn run_of(directory: &Path) -> Result<Option<RunManifest>, Failure> {
+    if directory.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let claimed = DataDirectory::claimed(directory)?;
+    if claimed.is_none()
+        && let Some(checkpoint) = newest_checkpoint(&directory.join("checkpoints"))
+    {
+        let message = format!("{} holds checkpoints, and no run.toml that says of which run", directory.display());
+        return Err(Failure::new(ExitCode::Files, message).hint(format!(
+            "restore run.toml from a backup, or write the text of `manifest` in {} there; or choose another directory with \
+             --data-dir",
+            checkpoint.join("checkpoint.json").display()
+        )));
+    }
+    Ok(claimed)
 }
 
 /// A run file leaves open who founds the run. In a directory that belongs to the run it is known, with members to dial
@@ -102,4 +122,25 @@ fn with_founder(
     }
     let reached = join::destination(None, settings)?.fetch(settings)?;
     Ok(with(&reached.manifest.run.founder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_without_a_sound_run_file_begin_no_other_run() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        assert!(run_of(folder.path()).expect("new").is_none() && run_of(Path::new("")).expect("none").is_none());
+        std::fs::create_dir_all(folder.path().join("checkpoints/step-000000000007")).expect("made");
+        let failure = run_of(folder.path()).expect_err("no run file");
+        assert!(failure.code() == ExitCode::Files && failure.remedy().contains("checkpoint.json"), "{failure}");
+        let run_file = folder.path().join("run.toml");
+        std::fs::write(&run_file, "[run]\nname = \"cut of").expect("written");
+        let failure = run_of(folder.path()).expect_err("cut off");
+        assert!(failure.code() == ExitCode::Files && failure.to_string().contains("run.toml"), "{failure}");
+        let manifest = RunManifest::default();
+        std::fs::write(&run_file, manifest.canonical_text()).expect("written");
+        assert_eq!(run_of(folder.path()).expect("sound"), Some(manifest));
+    }
 }

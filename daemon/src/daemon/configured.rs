@@ -6,6 +6,7 @@ use murmur_protocol::{Config, Holding, Name, Start, TrainingReport, bounds};
 
 use super::{Plan, leaving};
 use crate::drivers::TrainerSettings;
+use crate::failure::Failure;
 use crate::settings::NodeSettings;
 use crate::store::{PrivacyLedger, known_end};
 
@@ -15,15 +16,15 @@ pub(super) fn start(plan: &Plan, resumed: bool) -> Start {
     if !resumed && has_swarm { Start::FromPeer } else { Start::WithModel }
 }
 
-pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
+pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Result<Config, Failure> {
     let remembered = plan.directory.remembered_peers();
     let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-    Config {
+    Ok(Config {
         name: Name::new(&plan.settings.network.name),
         gossip: plan.manifest.gossip.clone(),
         synchronous: plan.manifest.synchronous.clone(),
         weighs_members: plan.manifest.table.weighs_members(),
-        end: known_end(plan.directory.root(), &plan.manifest),
+        end: known_end(plan.directory.root(), &plan.manifest)?,
         holding: Holding::ALL,
         start: start(plan, resumed),
         training,
@@ -33,7 +34,7 @@ pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) 
         state_chunk: bounds::STATE_CHUNK_VALUES,
         upload_bytes_per_second: plan.settings.limits.caps().upload.map(|rate| rate as f64),
         leaving_max: leaving::exchange_max(plan.settings.stay.leave_seconds),
-    }
+    })
 }
 
 pub(super) fn trainer_settings(plan: &Plan, progress: f64, privacy: Option<PrivacyLedger>) -> TrainerSettings {

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::console::{figures, note};
 use crate::daemon::finishing::{FinishWish, Finisher, NotFinished};
+use crate::failure::Failure;
 use crate::limits::clock::{Jump, WallClock};
 use crate::observe::report::NodeReport;
 use crate::store::Length;
@@ -43,9 +44,12 @@ impl AskedLength {
 
 /// The length that holds in a data directory: what is asked for now, else what was asked for before a restart. Who types the same
 /// command again goes on with the length that it has begun.
-pub(super) fn length(asked: Option<AskedLength>, root: &Path) -> Option<Length> {
-    let known = Length::known(root);
-    let Some(asked) = asked else { return known };
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn length(asked: Option<AskedLength>, root: &Path) -> Result<Option<Length>, Failure> {
+    let known = Length::known(root)?;
+    let Some(asked) = asked else { return Ok(known) };
     let now = unix_seconds();
     let goes_on = match (asked, known) {
         (AskedLength::Hours(asked), Some(Length::Hours { hours, until })) => asked == hours && until > now,
@@ -58,12 +62,12 @@ pub(super) fn length(asked: Option<AskedLength>, root: &Path) -> Option<Length> 
             Length::Tokens { tokens, counted } => format!("{} tokens", figures::count((tokens - counted) as u64)),
         };
         note(&format!("length      {} as before: {left} are left; another number begins from now", asked.option()));
-        return Some(known);
+        return Ok(Some(known));
     }
-    Some(match asked {
+    Ok(Some(match asked {
         AskedLength::Hours(hours) => Length::Hours { hours, until: now + 3600.0 * hours },
         AskedLength::Tokens(tokens) => Length::Tokens { tokens, counted: 0.0 },
-    })
+    }))
 }
 
 /// The same length by a clock that was set meanwhile; `None` where that changes nothing.
@@ -182,11 +186,12 @@ mod tests {
     #[test]
     fn a_length_survives_a_restart_until_another_one_is_asked_for() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        assert_eq!(length(None, folder.path()), None);
+        let length = |asked| length(asked, folder.path()).expect("sound");
+        assert_eq!(length(None), None);
         let before = Length::Tokens { tokens: 1e9, counted: 2.5e8 };
         before.keep(folder.path()).expect("written");
-        assert_eq!(length(None, folder.path()), Some(before));
-        let asked = length(Some(AskedLength::Hours(2.0)), folder.path());
+        assert_eq!(length(None), Some(before));
+        let asked = length(Some(AskedLength::Hours(2.0)));
         assert!(matches!(asked, Some(Length::Hours { hours: 2.0, until }) if until > unix_seconds()), "{asked:?}");
     }
 
@@ -195,7 +200,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let kept = |kept: Length, asked| {
             kept.keep(folder.path()).expect("written");
-            length(Some(asked), folder.path()) == Some(kept)
+            length(Some(asked), folder.path()).expect("sound") == Some(kept)
         };
         let hours = |hours, left| Length::Hours { hours, until: unix_seconds() + left };
         let tokens = |counted| Length::Tokens { tokens: 1e9, counted };

@@ -1,11 +1,14 @@
 //! From a plan to a model on its devices, with its data: all that can fail before a daemon shows itself to others.
 
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
 use anyhow::Context;
 use murmur_protocol::manifest::DataSource;
-use murmur_protocol::{HelperLine, Start};
+use murmur_protocol::{HelperLine, RunManifest, Start};
 use murmur_training::optimizer::moment_lengths;
 use murmur_training::team::TeamBase;
-use murmur_training::{Corpus, Engine, PretrainedBase, TrainingOptions};
+use murmur_training::{Corpus, Engine, PretrainedBase, TrainingOptions, clear_prepared};
 
 use super::Plan;
 use super::configured::start;
@@ -19,8 +22,11 @@ use crate::setup::corpus::open_corpus;
 use crate::setup::devices::Devices;
 use crate::setup::privacy;
 use crate::setup::sharing::{self, SharedData};
-use crate::store::{Checkpoint, PrivacyLedger, Refused, checkpoints_in, known_end, load_latest};
+use crate::store::{Checkpoint, Length, PrivacyLedger, Refused, checkpoints_in, known_end, load_latest};
 use crate::team::captain::{self, Helpers, Own};
+
+/// How much a file's time of change may be behind the clock: some disks count in two seconds.
+const CLOCK_MARGIN: Duration = Duration::from_secs(4);
 
 /// What a daemon trains with, before its drivers start.
 pub(super) struct Prepared {
@@ -50,6 +56,9 @@ pub(super) struct Prepared {
 /// Whatever of these is missing, damaged, too large or not the run's, with its remedy.
 pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase) -> anyhow::Result<Prepared> {
     let training = &plan.settings.training;
+    // Before anything is computed.
+    let end = known_end(plan.directory.root(), &plan.manifest)?;
+    Length::known(plan.directory.root())?;
     let (devices, arranged) = match fitted {
         Some(Fitted { devices, arranged }) => (devices, Some(arranged)),
         None => (Devices::open(training)?, None),
@@ -64,7 +73,7 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     }
     let corpus = match &shared {
         Some(shared) => shared.corpus(),
-        None => open_corpus(&plan.manifest, &plan.settings, Some(plan.directory.prepared_path()))?,
+        None => own_corpus(plan)?,
     };
     let checkpoint = latest_checkpoint(plan)?;
     let resumed = checkpoint.is_some();
@@ -89,7 +98,7 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
     }
     let privacy = privacy::begin(&mut engine, &plan.manifest, &plan.settings, plan.directory.root())?;
-    let is_over = resumed && known_end(plan.directory.root(), &plan.manifest).at().is_some_and(|end| progress >= end);
+    let is_over = resumed && end.at().is_some_and(|end| progress >= end);
     // A team is not evaluated before it is there.
     let is_over = is_over && helpers.is_none();
     let finished = is_over.then(|| FinishedRun::look(&mut engine, &plan.manifest, progress)).transpose()?;
@@ -97,18 +106,59 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     Ok(Prepared { engine, progress, resumed, device, device_warning, traffic, shared, privacy, finished, helpers })
 }
 
+/// The data from this machine's files. Of the folder that only this node uses, what belongs to other data goes.
+fn own_corpus(plan: &Plan) -> Result<Corpus, Failure> {
+    let own = plan.directory.prepared_path();
+    let is_own = plan.settings.data.cache.as_os_str().is_empty();
+    let begin = SystemTime::now();
+    if is_own {
+        // What a killed process has left may take the room that is needed now.
+        clear_prepared(&own, SystemTime::UNIX_EPOCH);
+    }
+    let corpus = open_corpus(&plan.manifest, &plan.settings, Some(own.clone()))?;
+    if is_own {
+        clear_prepared(&own, begin - CLOCK_MARGIN);
+    }
+    Ok(corpus)
+}
+
 /// A run that is over, where this node was given none of the files that it needs to evaluate the model once more.
-pub(super) fn over_without_data(plan: &Plan) -> Option<FinishedRun> {
+///
+/// # Errors
+/// When it cannot be said whether it is over, or the checkpoint is of another run.
+pub(super) fn over_without_data(plan: &Plan) -> Result<Option<FinishedRun>, Failure> {
     let Plan { manifest, settings, directory, .. } = plan;
     let needs_files = manifest.data.source != DataSource::Grammar && !manifest.data.share;
     if !needs_files || !settings.data.files.is_empty() {
-        return None;
+        return Ok(None);
     }
-    let end = known_end(directory.root(), manifest).at()?;
-    let checkpoint = load_latest(&directory.checkpoints_path()).0.filter(|checkpoint| checkpoint.progress >= end)?;
+    let Some(end) = known_end(directory.root(), manifest)?.at() else { return Ok(None) };
+    let folder = directory.checkpoints_path();
+    let Some(checkpoint) = load_latest(&folder).0 else { return Ok(None) };
+    check_run(&checkpoint, manifest, &folder)?;
     let steps = checkpoint.state.counters.steps;
     let (progress, prediction) = (checkpoint.progress, manifest.prediction());
-    Some(FinishedRun { steps, progress, validation_loss: None, scores: None, prediction })
+    let finished = FinishedRun { steps, progress, validation_loss: None, scores: None, prediction };
+    Ok((progress >= end).then_some(finished))
+}
+
+/// Whether a checkpoint in this folder is of the run: another one would be trained on as if it had learned this one's data.
+fn check_run(checkpoint: &Checkpoint, manifest: &RunManifest, folder: &Path) -> Result<(), Failure> {
+    let of = |manifest: &RunManifest| format!("{:?} ({})", manifest.run.name, manifest.run_id());
+    if checkpoint.manifest.run_id() == manifest.run_id() {
+        return Ok(());
+    }
+    let differences = manifest.differences_in(&checkpoint.manifest, ["in the run", "in the checkpoint"]).join("; ");
+    let message = format!(
+        "the newest checkpoint in {} is of the run {}, and this is {}: {differences}",
+        folder.display(),
+        of(&checkpoint.manifest),
+        of(manifest)
+    );
+    Err(Failure::new(ExitCode::Files, message).hint(
+        "where that is the right run, write the text of `manifest` in its checkpoint.json to run.toml beside that folder; else \
+         move the checkpoint away",
+    ))
 }
 
 /// The model on this machine's devices, and what the node is expected to send.
@@ -187,6 +237,7 @@ fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
     for refused in &refused {
         note(&format!("warning: checkpoint refused: {}", refused.error));
     }
+    checkpoint.iter().try_for_each(|checkpoint| check_run(checkpoint, &plan.manifest, &folder))?;
     if refused.is_empty() {
         return Ok(checkpoint);
     }
@@ -210,4 +261,35 @@ fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
     refused.iter().for_each(Refused::set_aside);
     note(&format!("hint: {way}"));
     Ok(checkpoint)
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_training::{Counters, EngineState};
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_of_another_run_is_refused_with_both_names() {
+        let mut manifest = RunManifest::default();
+        manifest.run.name = "ours".to_owned();
+        let state = EngineState {
+            parameters: Vec::new(),
+            first_moment: Vec::new(),
+            second_moment: Vec::new(),
+            gradient_average: None,
+            coded_moments: Default::default(),
+            slow_weights: None,
+            outer_momentum: None,
+            counters: Counters::default(),
+        };
+        let mut checkpoint = Checkpoint { manifest: manifest.clone(), progress: 7.0, state, evaluation: None };
+        let check = |checkpoint: &Checkpoint| check_run(checkpoint, &manifest, Path::new("node/checkpoints"));
+        assert!(check(&checkpoint).is_ok());
+        checkpoint.manifest.run.name = "theirs".to_owned();
+        let failure = check(&checkpoint).expect_err("another run");
+        let told = failure.to_string();
+        assert!(failure.code() == ExitCode::Files && told.contains("ours") && told.contains("theirs"), "{told}");
+        assert!(failure.remedy().contains("checkpoint.json"), "{}", failure.remedy());
+    }
 }

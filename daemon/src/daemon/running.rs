@@ -128,7 +128,7 @@ impl Running {
         let writing = writer.writing();
         let trainer = Trainer::start(model.engine, trainer_settings, events.clone(), writer, arriving);
         let workers = Workers::start(events.clone());
-        let (config, seed) = (node_config(&plan, resumed, trainer.report()), random_seed()?);
+        let (config, seed) = (node_config(&plan, resumed, trainer.report())?, random_seed()?);
         let recorder = recording::recorder(&plan, &config, (me, &layout, seed))?;
         // Nothing that its owner has asked for is in the way any more: from now on the directory is that of a run.
         plan.directory.claim(&plan.manifest)?;
@@ -197,7 +197,7 @@ impl Running {
         let pictures_of_end = reporter.pictures.clone();
         let known = move || pictures_of_end.borrow().status.end.order.as_ref().map(|order| order.serial);
         let finisher = Finisher::new(&identity, &manifest, report_view.clone(), known, events);
-        if let Some(length) = length(entry.length, directory.root()) {
+        if let Some(length) = length(entry.length, directory.root())? {
             let root = directory.root().to_owned();
             let ending = finish_after((length, first_step), root, report_view.clone(), finisher.clone());
             beside_engine.push(beside(ending));

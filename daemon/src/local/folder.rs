@@ -78,7 +78,7 @@ pub(super) fn finished(folder: &Path, nodes: usize) -> Option<FinishedRun> {
     let manifest = DataDirectory::claimed_manifest(run.nodes.first()?)?;
     let is_over = |node: &PathBuf| {
         let outline = Outline::latest(node)?;
-        let end = known_end(node, &manifest).at()?;
+        let end = known_end(node, &manifest).ok()?.at()?;
         (outline.progress.max(outline.steps as f64) >= end).then_some(outline)
     };
     let outlines: Vec<Outline> = run.nodes.iter().map(is_over).collect::<Option<_>>()?;

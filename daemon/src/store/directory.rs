@@ -7,6 +7,7 @@
 //! checkpoints/step-…  see the checkpoint module
 //! shards/…            fetched shards, where the run shares its data; see the shards module
 //! membership.secret   what a closed run's members know, mode 0600
+//! closed              says that the run is closed, where the secret is lost
 //! finish.json         the founder's order to finish the run, once it is known
 //! traffic.json        bytes of the day
 //! privacy.json        what private training has told of the records; see the privacy module
@@ -16,9 +17,11 @@
 //! ```
 
 use std::fs::TryLockError;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use murmur_protocol::manifest::ManifestError;
 use murmur_protocol::message::KnownPeer;
 use murmur_protocol::{Address, PeerId, RunId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
@@ -28,6 +31,9 @@ use crate::failure::{ExitCode, Failure, to_write};
 
 /// The membership secret of a closed run, in a data directory.
 pub const SECRET_FILE: &str = "membership.secret";
+
+/// Where a node says that its run is closed.
+pub(super) const CLOSED_FILE: &str = "closed";
 
 /// Where a helper says that a folder is its own.
 const LENT_FILE: &str = "lent";
@@ -151,6 +157,24 @@ impl DataDirectory {
         write_private(&self.secret_path(), format!("{}\n", secret.to_text()).as_bytes())
     }
 
+    /// Whether the run is known to be closed, be its secret there or not.
+    pub fn is_closed(&self) -> bool {
+        self.root.join(CLOSED_FILE).exists() || self.secret_path().exists()
+    }
+
+    /// Keeps that the run is closed: a copy that another user makes of the directory lacks the secret.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn mark_closed(&self) -> std::io::Result<()> {
+        let path = self.root.join(CLOSED_FILE);
+        if path.exists() {
+            return Ok(());
+        }
+        let text = format!("This run is closed: no node of it starts from here without its {SECRET_FILE}.\n");
+        write_atomically(&path, text.as_bytes())
+    }
+
     /// The folder of checkpoints.
     pub fn checkpoints_path(&self) -> PathBuf {
         self.root.join("checkpoints")
@@ -164,6 +188,33 @@ impl DataDirectory {
     /// The run that a directory belongs to, where it does and the file is sound.
     pub fn claimed_manifest(root: &Path) -> Option<RunManifest> {
         RunManifest::from_text(&std::fs::read_to_string(root.join("run.toml")).ok()?).ok()
+    }
+
+    /// The run that a directory belongs to; `None` where it has no `run.toml`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is no run file of this version.
+    pub fn claimed(root: &Path) -> Result<Option<RunManifest>, Failure> {
+        let path = root.join("run.toml");
+        let unusable =
+            |error: &dyn std::fmt::Display| Failure::new(ExitCode::Files, format!("{}: {error}", path.display()));
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unusable(&error).hint("may this user read it?")),
+        };
+        let is_newer = |error: &ManifestError| {
+            ["unknown field", "unknown variant"].iter().any(|words| error.to_string().contains(words))
+        };
+        RunManifest::from_text(&text).map(Some).map_err(|error| {
+            unusable(&error).hint(match is_newer(&error) {
+                true => "a newer murmur may have written it: update murmur, or choose another directory with --data-dir",
+                false => {
+                    "restore it from a backup (`manifest` in a checkpoint's checkpoint.json is its text), or choose another \
+                     directory with --data-dir"
+                }
+            })
+        })
     }
 
     /// Marks it as that of a helper, whose secret is no swarm's.
@@ -186,15 +237,9 @@ impl DataDirectory {
                 .hint("choose another directory with --data-dir, or leave it out")
                 .into());
         }
-        let path = self.root.join("run.toml");
-        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };
-        let earlier = RunManifest::from_text(&text).map_err(|error| {
-            let message = format!("{}: {error}", path.display());
-            Failure::new(ExitCode::Files, message).hint("choose another directory with --data-dir")
-        })?;
-        if earlier == *manifest {
+        let Some(earlier) = DataDirectory::claimed(&self.root)?.filter(|earlier| earlier != manifest) else {
             return Ok(());
-        }
+        };
         let differences = manifest.differences_in(&earlier, ["asked for", "in that directory"]).join("; ");
         let message = format!("{} belongs to another run: {differences}", self.root.display());
         Err(Failure::new(ExitCode::Settings, message).hint("choose another directory with --data-dir").into())
@@ -334,6 +379,18 @@ mod tests {
         other.run.seed = 9;
         let error = data.claim(&other).expect_err("another run");
         assert!(error.to_string().contains("run.seed: 9 asked for, 1 in that directory"), "{error}");
+    }
+
+    #[test]
+    fn a_run_file_that_cannot_be_read_is_said_to_be_damaged_or_newer() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        assert!(DataDirectory::claimed(directory.path()).expect("no failure").is_none());
+        let newer = format!("{}run.not_yet_known = 1\n", RunManifest::default().canonical_text());
+        for (text, advice) in [(&*newer, "update murmur"), ("run.seed = ", "backup"), ("run.seed = -1", "backup")] {
+            std::fs::write(directory.path().join("run.toml"), text).expect("written");
+            let failure = DataDirectory::claimed(directory.path()).expect_err("unusable");
+            assert!(failure.code() == ExitCode::Files && failure.remedy().contains(advice), "{failure}");
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::write_atomically;
+use super::{read_json, write_atomically};
+use crate::failure::Failure;
 
 const FILE: &str = "length.json";
 
@@ -38,7 +39,28 @@ impl Length {
     }
 
     /// What a data directory holds.
-    pub fn known(root: &Path) -> Option<Length> {
-        serde_json::from_slice(&std::fs::read(root.join(FILE)).ok()?).ok()
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn known(root: &Path) -> Result<Option<Length>, Failure> {
+        read_json(&root.join(FILE), "the run then has no length: give --hours or --tokens again", Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::ExitCode;
+
+    #[test]
+    fn a_damaged_length_is_not_taken_for_none() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        assert_eq!(Length::known(folder.path()).expect("none"), None);
+        let length = Length::Hours { hours: 1.5, until: 2e9 };
+        length.keep(folder.path()).expect("written");
+        assert_eq!(Length::known(folder.path()).expect("sound"), Some(length));
+        std::fs::write(folder.path().join(FILE), "{\"unit\": \"hours\"").expect("written");
+        let failure = Length::known(folder.path()).expect_err("damaged");
+        assert!(failure.code() == ExitCode::Files && failure.to_string().contains(FILE), "{failure}");
     }
 }
