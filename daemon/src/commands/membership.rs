@@ -39,16 +39,25 @@ pub(super) fn resolve(
         }
         (None, Some(given), _) => given,
         (None, None, Some(kept)) => kept.clone(),
+        (None, None, None) if directory.is_closed() => return Err(lost(directory)),
         (None, None, None) if settings.closed => draw()?,
         (None, None, None) => return Ok(None),
     };
-    if kept.as_ref() != Some(&secret) {
-        directory.keep_secret(&secret).map_err(|error| {
-            let message = format!("cannot write {}: {error}", directory.secret_path().display());
-            Failure::new(ExitCode::Files, message).hint("is the disk full, or the directory of another user?")
-        })?;
-    }
+    let keep = || if kept.as_ref() == Some(&secret) { Ok(()) } else { directory.keep_secret(&secret) };
+    keep().and_then(|()| directory.mark_closed()).map_err(|error| {
+        let message = format!("cannot keep the membership secret in {}: {error}", directory.root().display());
+        Failure::new(ExitCode::Files, message).hint("is the disk full, or the directory of another user?")
+    })?;
     Ok(Some(secret))
+}
+
+/// The run is closed, and its secret is not there: an open run, or one with another secret, would be another swarm.
+fn lost(directory: &DataDirectory) -> Failure {
+    let root = directory.root().display();
+    Failure::new(ExitCode::Files, format!("the run in {root} is closed, and its {SECRET_FILE} is missing")).hint(
+        "restore that file from a backup (only its owner may read it, so a copy that another user makes lacks it); or join \
+         again with the ticket of a member: murmur join TICKET --data-dir FOLDER",
+    )
 }
 
 /// The secret in the file that the settings name.
@@ -96,6 +105,28 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_closed_run_does_not_start_without_its_secret() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let directory = DataDirectory::open(folder.path()).expect("free");
+        let mut settings = NetworkSettings::default();
+        assert!(resolve(&directory, &settings, None).expect("open").is_none());
+        settings.closed = true;
+        let secret = resolve(&directory, &settings, None).expect("drawn").expect("closed");
+        std::fs::remove_file(directory.secret_path()).expect("there");
+        for closed in [false, true] {
+            settings.closed = closed;
+            let failure = resolve(&directory, &settings, None).expect_err("lost");
+            assert!(failure.code() == ExitCode::Files && failure.to_string().contains(SECRET_FILE), "{failure}");
+            assert!(!directory.secret_path().exists());
+        }
+        assert!(resolve(&directory, &settings, Some(secret.clone())).expect("a ticket") == Some(secret));
+        // As an earlier version left it.
+        let marker = folder.path().join("closed");
+        std::fs::remove_file(&marker).expect("there");
+        assert!(resolve(&directory, &NetworkSettings::default(), None).expect("kept").is_some() && marker.exists());
+    }
 
     #[test]
     fn only_a_file_that_holds_a_secret_is_made_private() {

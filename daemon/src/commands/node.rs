@@ -7,7 +7,7 @@ use murmur_protocol::{Bootstrap, RunManifest, Secret};
 
 use super::membership;
 use crate::cli::{self, MachineOptions, NodeOptions};
-use crate::console::Console;
+use crate::console::{Console, note};
 use crate::daemon::{Entry, Plan};
 use crate::environment;
 use crate::failure::{ExitCode, Failure, to_write};
@@ -104,7 +104,20 @@ fn directory(settings: &NodeSettings, manifest: &RunManifest, coming: Coming) ->
 }
 
 pub(super) fn identity(directory: &DataDirectory) -> Result<Keypair, Failure> {
+    if lacks_identity(directory) {
+        let path = directory.identity_path();
+        note(&format!("warning: {} is missing: this node goes on under a new identity", path.display()));
+        note(
+            "hint: restore it from a backup (only its owner may read it, so a copy that another user makes lacks it); where this \
+             node has founded the run, `murmur finish` cannot end the run from here without it",
+        );
+    }
     identity_at(&directory.identity_path())
+}
+
+/// Whether a node was here whose identity is lost.
+fn lacks_identity(directory: &DataDirectory) -> bool {
+    directory.root().join("run.toml").exists() && !directory.identity_path().exists()
 }
 
 /// The identity in a file, which is made where it is missing.
@@ -162,4 +175,20 @@ pub(super) fn run(
         until_stdin_closes: options.daemon.until_stdin_closes,
         pace: options.daemon.pace,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_missed_only_where_a_node_was() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let directory = DataDirectory::open(folder.path()).expect("free");
+        assert!(!lacks_identity(&directory), "a new node");
+        directory.claim(&RunManifest::default()).expect("unclaimed");
+        assert!(lacks_identity(&directory));
+        identity(&directory).expect("made");
+        assert!(!lacks_identity(&directory));
+    }
 }

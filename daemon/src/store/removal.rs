@@ -5,6 +5,7 @@ use std::fs::{self, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::directory::CLOSED_FILE;
 use super::runs::sub_folders;
 use super::series::{self, Series};
 use super::{DataDirectory, LOCAL, Lock, Run, is_left_of, writer};
@@ -12,7 +13,7 @@ use crate::observe::{journal, traffic};
 use crate::tracking::mlflow;
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 23] = [
+const OURS: [&str; 24] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
@@ -34,6 +35,7 @@ const OURS: [&str; 23] = [
     series::FILE,
     series::COMPARISON_FILE,
     "membership.secret",
+    CLOSED_FILE,
     "identity.key",
     "lock",
 ];
