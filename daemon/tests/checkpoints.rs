@@ -55,3 +55,31 @@ fn who_trains_on_to_a_later_end_writes_its_last_checkpoint_anew() {
     written.sort_unstable();
     assert_eq!(written, [4, 8]);
 }
+
+/// A disk that is full when the run is over, and has room again before the daemon ends.
+#[test]
+fn a_last_checkpoint_that_could_not_be_written_is_written_when_the_node_leaves() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let checkpoints = folder.path().join("checkpoints");
+    let manifest = manifest();
+    for is_mended in [true, false] {
+        // Nothing can be written there.
+        std::fs::write(&checkpoints, "").expect("written");
+        let mut driven = Driven::start(&checkpoints, engine(&manifest), settings(&manifest));
+        let order = FinishOrder { serial: 1, ending: Ending { from: 2.0, until: 4.0 }, signature: [0; 64] };
+        driven.trainer.try_order(TrainerOrder::Finish(order)).expect("room");
+        driven.trainer.try_order(TrainerOrder::Begin).expect("room");
+        driven.wait_for(|view| view.progress >= 4.0);
+        driven.trainer.try_order(TrainerOrder::Complete).expect("room");
+        driven.wait_for(|view| view.completed);
+        if is_mended {
+            std::fs::remove_file(&checkpoints).expect("there");
+            std::fs::create_dir(&checkpoints).expect("made");
+        }
+        assert_eq!(driven.trainer.finish(true).is_ok(), is_mended);
+        if is_mended {
+            assert_eq!(std::fs::read_dir(&checkpoints).expect("there").count(), 1);
+            std::fs::remove_dir_all(&checkpoints).expect("removed");
+        }
+    }
+}

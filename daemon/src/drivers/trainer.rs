@@ -132,6 +132,7 @@ impl Trainer {
             stage: Stage::Waiting,
             ending: None,
             unsaved: None,
+            last_made: None,
             holding: Holding::ALL,
             divergence: Divergence::default(),
             withheld: Withheld::default(),
@@ -237,6 +238,8 @@ struct TrainerThread {
     ending: Option<Ending>,
     /// Why the last checkpoint could not be made.
     unsaved: Option<String>,
+    /// When the last checkpoint was made last.
+    last_made: Option<Instant>,
     /// What of the model is exchanged from here, as the engine was told last.
     holding: Holding,
     divergence: Divergence,
@@ -260,6 +263,7 @@ impl TrainerThread {
             self.tell_holding();
             self.save_as_asked();
             self.save_on();
+            self.write_last_again();
             let is_to_step = self.is_to_step() && self.is_permitted();
             let pause = self.throttle.left(Instant::now()).filter(|_| is_to_step);
             let open = match pause {

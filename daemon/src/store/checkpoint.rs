@@ -223,8 +223,11 @@ impl Refused {
 /// Newest first: names sort like their steps.
 pub(super) fn checkpoint_folders(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_checkpoint =
-        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("step-"));
+    let is_number = |steps: &str| !steps.is_empty() && steps.bytes().all(|byte| byte.is_ascii_digit());
+    let is_checkpoint = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.and_then(|name| name.strip_prefix("step-")).is_some_and(is_number)
+    };
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_checkpoint).collect();
     folders.sort();
     folders.reverse();
@@ -430,5 +433,26 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(folder.path().join(".step-000000000009.tmp")).expect("created");
         assert!(load_latest(folder.path()).0.is_none());
+    }
+
+    #[test]
+    fn only_steps_with_a_number_are_checkpoints() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        for stray in ["step-zzz", "step-", "step-000000000009.bak"] {
+            std::fs::create_dir(folder.path().join(stray)).expect("created");
+        }
+        assert!(checkpoint_folders(folder.path()).is_empty() && load_latest(folder.path()).1.is_empty());
+    }
+
+    #[test]
+    fn a_data_directory_that_was_moved_is_not_made_anew() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let checkpoints = folder.path().join("node/checkpoints");
+        let (checkpoint, layout) = checkpoint(1);
+        let error = checkpoint.write(&checkpoints, &layout, 2).expect_err("moved");
+        assert!(error.to_string().contains("node/checkpoints"), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
+        std::fs::create_dir(folder.path().join("node")).expect("made");
+        checkpoint.write(&checkpoints, &layout, 2).expect("written");
     }
 }

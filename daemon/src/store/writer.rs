@@ -40,6 +40,8 @@ pub struct CheckpointWriter {
     writing: Arc<AtomicBool>,
     /// Checkpoints that have been handed over and are not on disk.
     held: Arc<AtomicUsize>,
+    /// Whether the one that was written last is not on disk.
+    has_failed: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), CheckpointError>>>,
     tell: Tell,
 }
@@ -89,12 +91,13 @@ impl CheckpointWriter {
         let writing = Arc::new(AtomicBool::new(false));
         let (is_writing, held) = (writing.clone(), Arc::new(AtomicUsize::new(0)));
         let tell = Tell(Arc::new(tell));
-        let (of_thread, to_tell) = (held.clone(), tell.clone());
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let (of_thread, failed, to_tell) = (held.clone(), has_failed.clone(), tell.clone());
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write_all(&orders, (&folder, &layout, keep), (&is_writing, &of_thread), &to_tell))
+            .spawn(move || write_all(&orders, (&folder, &layout, keep), (&is_writing, &of_thread, &failed), &to_tell))
             .expect("the system has a thread for the store");
-        CheckpointWriter { queue: Some(queue), writing, held, thread: Some(thread), tell }
+        CheckpointWriter { queue: Some(queue), writing, held, has_failed, thread: Some(thread), tell }
     }
 
     /// Tells that a model of so many own steps, which a peer's replaces, is not kept.
@@ -111,6 +114,19 @@ impl CheckpointWriter {
     /// meanwhile.
     pub(crate) fn is_busy(&self) -> bool {
         self.held.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the last checkpoint could not be written.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Waits until nothing is written any more.
+    pub(crate) fn settle(&self) {
+        let is_there = || self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        while self.is_busy() && is_there() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Whether a checkpoint is being written, to be looked at from any thread.
@@ -178,7 +194,7 @@ impl CheckpointWriter {
 fn write_all(
     orders: &Receiver<Order>,
     (folder, layout, keep): (&Path, &ModelLayout, usize),
-    (is_writing, held): (&AtomicBool, &AtomicUsize),
+    (is_writing, held, has_failed): (&AtomicBool, &AtomicUsize, &AtomicBool),
     tell: &Tell,
 ) -> Result<(), CheckpointError> {
     let mut last = Ok(());
@@ -208,6 +224,7 @@ fn write_all(
         if let Err(error) = &last {
             tell.say(unwritten(error, newest_checkpoint(folder).is_some()));
         }
+        has_failed.store(last.is_err(), Ordering::Release);
         // The next one is minutes away.
         memory::collect();
         held.fetch_sub(1, Ordering::AcqRel);
@@ -240,7 +257,7 @@ fn lost(steps: u64, reason: &dyn std::fmt::Display) -> Words {
 fn keep_replaced(checkpoint: ToWrite, folder: &Path, layout: &ModelLayout) -> Words {
     // Whatever its number of steps, the one before it goes.
     let _ = std::fs::remove_dir_all(folder);
-    let written = std::fs::create_dir_all(folder).map_err(|error| CheckpointError::Io(folder.to_owned(), error));
+    let written = std::fs::create_dir(folder).map_err(|error| CheckpointError::Io(folder.to_owned(), error));
     let steps = checkpoint.steps();
     match written.and_then(|()| checkpoint.write(folder, layout, 1)) {
         Ok(None) => lost(steps, &"the disk is too slow"),

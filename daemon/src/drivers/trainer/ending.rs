@@ -1,9 +1,14 @@
 //! When training ends, and what is done then.
 
+use std::time::{Duration, Instant};
+
 use murmur_protocol::Event;
 use murmur_training::TrainingError;
 
 use super::{Stage, TrainerThread};
+
+/// How often a last checkpoint is made again that could not be written.
+const LAST_PERIOD: Duration = Duration::from_secs(60);
 
 impl TrainerThread {
     /// Whether there is nothing left to train on: the run is over, or this node's own part of it.
@@ -60,12 +65,40 @@ impl TrainerThread {
         }
     }
 
-    /// The last evaluation and checkpoint.
+    /// The last evaluation and checkpoint. Where they are done, and the checkpoint is not on disk, it is tried once more.
     pub(super) fn complete(&mut self) {
-        if self.view.completed || self.view.failure.is_some() {
+        if self.view.failure.is_some() {
+            return;
+        }
+        if self.view.completed {
+            self.engine.save_on(None);
+            self.writer.settle();
+            if self.is_last_missing() {
+                self.write_last();
+            }
             return;
         }
         self.evaluate();
+        self.write_last();
+        self.view.completed = true;
+        self.show();
+    }
+
+    /// While the model is served: a last checkpoint that could not be written, now and then once more, since room may be made.
+    pub(super) fn write_last_again(&mut self) {
+        let is_due = self.last_made.is_some_and(|made| made.elapsed() >= LAST_PERIOD);
+        if is_due && self.view.completed && self.is_last_missing() && !self.writer.is_busy() {
+            self.write_last();
+        }
+    }
+
+    fn is_last_missing(&self) -> bool {
+        self.unsaved.is_some() || self.writer.has_failed()
+    }
+
+    fn write_last(&mut self) {
+        self.last_made = Some(Instant::now());
+        self.unsaved = None;
         match self.checkpoint() {
             Ok(made) => {
                 self.hand_over(made, |trainer, checkpoint| trainer.writer.write_last(checkpoint));
@@ -77,7 +110,5 @@ impl TrainerThread {
                 self.unsaved = Some(error);
             }
         }
-        self.view.completed = true;
-        self.show();
     }
 }

@@ -96,7 +96,9 @@ impl<'a> Writing<'a> {
         let temporary = folder.join(format!(".{}.tmp", name(&head)));
         let io = |error| CheckpointError::Io(temporary.clone(), error);
         let _ = std::fs::remove_dir_all(&temporary);
-        std::fs::create_dir_all(&temporary).map_err(io)?;
+        // The folder of checkpoints may have been deleted. Where what it lies in is not there, it was moved elsewhere.
+        let _ = std::fs::create_dir(folder);
+        std::fs::create_dir(&temporary).map_err(io)?;
         make_room(folder, &folder.join(name(&head)), || free_bytes(folder));
         let tensors = layout.tensors().iter();
         let model: Vec<_> = tensors.map(|tensor| (tensor.name.clone(), tensor.shape.clone(), Dtype::F32)).collect();
