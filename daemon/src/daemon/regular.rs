@@ -10,6 +10,7 @@ use murmur_protocol::{RunEnd, RunId, Secret};
 use murmur_training::team::SwarmTicket;
 use tokio::sync::watch;
 
+use crate::console::note;
 use crate::daemon::invitation::Invitation;
 use crate::drivers::{DataReport, TrainingView};
 use crate::engine::Picture;
@@ -29,6 +30,9 @@ const PEERS_PERIOD: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether `daemon.json` is there: commands find the daemon by it.
 const ANNOUNCEMENT_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often an order to finish the run is written again that could not be written.
+pub(super) const FINISH_PERIOD: Duration = Duration::from_secs(30);
 
 /// How often the addresses in fresh tickets are looked up.
 const INVITATION_PERIOD: Duration = Duration::from_secs(1);
@@ -202,8 +206,13 @@ pub(super) async fn invite_helpers(
     }
 }
 
-/// Writes the founder's order to finish the run as soon as the core knows a new one.
-pub(super) async fn keep_the_finish(directory: Arc<DataDirectory>, mut pictures: watch::Receiver<Picture>) {
+/// Writes the founder's order to finish the run as soon as the core knows a new one, and where it could not be written again after a
+/// while.
+pub(super) async fn keep_the_finish(
+    directory: Arc<DataDirectory>,
+    mut pictures: watch::Receiver<Picture>,
+    again_after: Duration,
+) {
     let mut kept = pictures.borrow().status.end.order.clone();
     loop {
         let order = match pictures.wait_for(|picture| picture.status.end.order != kept).await {
@@ -211,16 +220,50 @@ pub(super) async fn keep_the_finish(directory: Arc<DataDirectory>, mut pictures:
             Err(_) => return,
         };
         let (root, written) = (directory.root().to_owned(), order.clone());
-        let _ = tokio::task::spawn_blocking(move || {
-            if let Some(order) = written
-                && let Err(error) = keep_finish(&root, &order)
-            {
-                tracing::warn!(
-                    "cannot write the order to finish the run: {error}; peers tell it again after a restart"
-                );
+        let write = move || written.map_or(Ok(()), |order| keep_finish(&root, &order));
+        match tokio::task::spawn_blocking(write).await.map_err(std::io::Error::other).flatten() {
+            Ok(()) => kept = order,
+            Err(error) => {
+                note(&format!("warning: cannot write the order to finish the run: {error}; it is tried again"));
+                note("hint: a restart before that forgets it, until a member tells it again");
+                tokio::time::sleep(again_after).await;
             }
-        })
-        .await;
-        kept = order;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_network::Traffic;
+    use murmur_protocol::{Ending, FinishOrder, PeerId, RunManifest, Status};
+
+    use super::*;
+    use crate::store::known_end;
+
+    #[tokio::test]
+    async fn an_order_to_finish_that_cannot_be_written_is_written_later() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let directory = Arc::new(DataDirectory::open(folder.path()).expect("free"));
+        // Nothing can be written over it.
+        let path = folder.path().join("finish.json");
+        std::fs::create_dir(&path).expect("made");
+        let mut status = Status::of(PeerId::from_public_key([1; 32]));
+        let picture = |status| Picture { status, traffic: Traffic::default(), peers: Default::default() };
+        let (pictures, view) = watch::channel(picture(status.clone()));
+        let keeping = tokio::spawn(keep_the_finish(directory, view, Duration::from_millis(20)));
+        // It knows of no order when it begins.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let ending = Ending { from: 1.0, until: 2.0 };
+        status.end.order = Some(FinishOrder { serial: 1, ending, signature: [0; 64] });
+        pictures.send_replace(picture(status));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        std::fs::remove_dir(&path).expect("empty still");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !path.exists() {
+            assert!(Instant::now() < deadline, "the order was forgotten");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(known_end(folder.path(), &RunManifest::default()).is_ok());
+        keeping.abort();
     }
 }

@@ -21,7 +21,7 @@ use super::networking::start_network;
 use super::observing::{self, Observing, Teller};
 use super::prepared::Prepared;
 use super::regular::{
-    Reporter, announce_regularly, invitation, invite_helpers, invite_regularly, keep_the_finish,
+    FINISH_PERIOD, Reporter, announce_regularly, invitation, invite_helpers, invite_regularly, keep_the_finish,
     remember_peers_regularly, report_regularly,
 };
 use super::stop::watch_for_stop;
@@ -180,7 +180,7 @@ impl Running {
         let Plan { manifest, settings, directory, identity, secret, console, entry, again, .. } = plan;
         let directory = Arc::new(directory);
         beside_engine.push(beside(remember_peers_regularly(directory.clone(), reporter.pictures.clone())));
-        beside_engine.push(beside(keep_the_finish(directory.clone(), reporter.pictures.clone())));
+        beside_engine.push(beside(keep_the_finish(directory.clone(), reporter.pictures.clone(), FINISH_PERIOD)));
         let secret_file = secret.is_some().then(|| directory.secret_path());
         let run_id = manifest.run_id();
         let invited = invitation(run_id, &network, secret_file.as_deref());
