@@ -27,6 +27,7 @@ use murmur_protocol::{Bootstrap, RunManifest, Secret};
 use crate::console::{Console, FinishedRun, note};
 use crate::limits::pace::Pace;
 use crate::limits::stay::Stay;
+use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::setup::base_model::ReadBase;
 use crate::store::DataDirectory;
@@ -116,6 +117,11 @@ fn tell_finished(plan: &Plan, finished: &FinishedRun) -> anyhow::Result<()> {
     let given = given(&plan.settings, &plan.again);
     plan.console.show_finished(finished, &plan.manifest, plan.directory.root(), &given);
     runtime()?.block_on(observing::send_rest(plan));
+    // A unit of systemd that ends before it is ready has failed, and would be started again.
+    if let Some(manager) = ServiceManager::from_environment() {
+        manager.ready();
+        manager.stopping();
+    }
     Ok(())
 }
 

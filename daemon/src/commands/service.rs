@@ -82,7 +82,7 @@ fn check(options: &ServiceOptions) -> Result<Checked, Failure> {
     })
 }
 
-/// A daemon that has to be told where its data or its base is would end at once, and is never started again.
+/// A daemon that has to be told where its data or its base is would end at once, however often it is started.
 fn refuse_without_files(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
     let refused = |message: &str, hint: &str| Err(Failure::new(ExitCode::Files, message).hint(hint));
     let data = &settings.data;
@@ -225,8 +225,8 @@ WorkingDirectory={here}
 {variables}ExecStart={command}
 {user_line}Restart=on-failure
 RestartSec=15
-# A wrong command line, wrong settings and damaged files do not mend themselves.
-RestartPreventExitStatus=2 3 5
+# A wrong command line and wrong settings do not mend themselves; a disk that is full or not there yet may.
+RestartPreventExitStatus=2 3
 Nice=5
 
 # It reads its data and writes its own folders.
@@ -296,7 +296,7 @@ mod tests {
         assert!(text.contains("ReadWritePaths=\"/srv/mur mur/50%%\" /srv/$tensorboard\n"), "{text}");
         assert!(text.contains("WorkingDirectory=/srv/50%% more\n"), "{text}");
         assert!(text.contains("Environment=\"HF_HOME=/srv/hugging face\"\n"), "{text}");
-        assert!(text.contains("RestartPreventExitStatus=2 3 5\n") && text.contains("User=root\n"), "{text}");
+        assert!(text.contains("RestartPreventExitStatus=2 3\n") && text.contains("User=root\n"), "{text}");
         let folder = tempfile::tempdir().expect("a temporary directory");
         let file = folder.path().join("murmur.service");
         for user in [Some("root"), None] {
