@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::signal;
+use super::{is_at, signal};
 use crate::console::{note, print_line, quoted, screen};
 use crate::failure::{ExitCode, Failure};
 
@@ -137,7 +137,7 @@ pub fn detach(root: &Path) -> Result<(), Failure> {
         std::fs::rename(&folder, root.join("log.old")).map_err(unwritable)?;
     }
     std::fs::create_dir_all(&folder).map_err(unwritable)?;
-    let log = open(&path).map_err(unwritable)?;
+    let mut log = open(&path).map_err(unwritable)?;
     signal::ignore_hangups();
     IS_DETACHED.store(true, Ordering::SeqCst);
     let goes_on = GoesOn { in_background: std::process::id(), data_directory: root.to_owned() };
@@ -148,7 +148,7 @@ pub fn detach(root: &Path) -> Result<(), Failure> {
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(ROTATION_PERIOD);
-            if let Err(error) = rotate(&path, LOG_BYTES_MAX) {
+            if let Err(error) = rotate(&mut log, &path, LOG_BYTES_MAX) {
                 tracing::warn!("cannot put the log aside: {error}");
             }
         }
@@ -166,17 +166,21 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Puts a log aside that has grown beyond `bytes_max`, and goes on in a new one.
-fn rotate(path: &Path, bytes_max: u64) -> io::Result<()> {
-    if put_aside(path, bytes_max)? { write_to(&open(path)?) } else { Ok(()) }
+fn rotate(log: &mut File, path: &Path, bytes_max: u64) -> io::Result<()> {
+    if put_aside(log, path, bytes_max)? {
+        *log = open(path)?;
+        write_to(log)?;
+    }
+    Ok(())
 }
 
-fn put_aside(path: &Path, bytes_max: u64) -> io::Result<bool> {
-    let length = match std::fs::metadata(path) {
-        // Somebody has put it aside or deleted it: what is written now is seen by nobody.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        log => log?.len(),
-    };
-    if length < bytes_max {
+/// Whether another file is to be written from now on.
+fn put_aside(log: &File, path: &Path, bytes_max: u64) -> io::Result<bool> {
+    // Somebody has put it aside or deleted it: what is written now is seen by nobody.
+    if !is_at(log, path) || !path.exists() {
+        return Ok(true);
+    }
+    if log.metadata()?.len() < bytes_max {
         return Ok(false);
     }
     let earlier = |number: u32| path.with_extension(format!("log.{number}"));
@@ -210,15 +214,20 @@ mod tests {
         let path = folder.path().join("daemon.log");
         for text in ["one", "two", "three", "four", "five"] {
             std::fs::write(&path, text).expect("written");
-            assert!(put_aside(&path, 3).expect("renamed"), "{text}");
+            assert!(put_aside(&open(&path).expect("there"), &path, 3).expect("renamed"), "{text}");
         }
         std::fs::write(&path, "6").expect("written");
-        assert!(!put_aside(&path, 3).expect("short"));
-        assert!(put_aside(&folder.path().join("gone.log"), 3).expect("begun again"));
+        let log = open(&path).expect("there");
+        assert!(!put_aside(&log, &path, 3).expect("short"));
         let kept = |number: u32| std::fs::read_to_string(path.with_extension(format!("log.{number}"))).ok();
         assert_eq!(
             [1, 2, 3, 4].map(kept),
             [Some("five"), Some("four"), Some("three"), None].map(|it| it.map(str::to_owned))
         );
+        // By other programs: moved, then made anew under the same name.
+        std::fs::rename(&path, folder.path().join("moved.log")).expect("renamed");
+        assert!(put_aside(&log, &path, 3).expect("begun again"));
+        std::fs::write(&path, "").expect("written");
+        assert!(put_aside(&log, &path, 3).expect("begun again"));
     }
 }

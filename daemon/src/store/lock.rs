@@ -4,6 +4,8 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::process::is_at;
+
 /// For how long a lock that another process has is asked for again: one that only looks whether the directory is in use
 /// ([`is_in_use`]) has it for a moment, too, and a daemon beside it would not start.
 const ASKED_FOR: Duration = Duration::from_millis(200);
@@ -41,21 +43,6 @@ impl Drop for Lock {
     fn drop(&mut self) {
         let _ = self.0.unlock();
     }
-}
-
-/// Whether a file that is open is the one of this path still.
-#[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let [open, there] = [file.metadata(), std::fs::metadata(path)];
-    let place = |metadata: std::io::Result<std::fs::Metadata>| metadata.map(|found| (found.dev(), found.ino()));
-    matches!((place(open), place(there)), (Ok(open), Ok(there)) if open == there)
-}
-
-/// A file that is open cannot be deleted.
-#[cfg(not(unix))]
-fn is_at(_: &File, _: &Path) -> bool {
-    true
 }
 
 /// Whether a process uses a data directory.
