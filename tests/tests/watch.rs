@@ -192,5 +192,5 @@ fn where_nothing_can_be_shown_a_line_says_what_to_do() {
     let (code, errors) = watch(&["Cargo.toml"]);
     assert!(code == Some(5) && errors.contains("is no journal of murmur"), "{errors}");
     let (code, errors) = watch(&["nothing-of-that-name"]);
-    assert!(code == Some(2) && errors.contains("no run of this machine"), "{errors}");
+    assert!(code == Some(5) && errors.contains("no run of this machine"), "{errors}");
 }

@@ -215,6 +215,11 @@ pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)
             let run = named(name)?;
             let daemons = run.daemons();
             if daemons.is_empty() {
+                if let Some(node) = run.nodes.iter().find(|node| RunningDaemon::is_anothers(node)) {
+                    let message = format!("the daemon in {} is another user's", node.display());
+                    return Err(Failure::new(ExitCode::Files, message)
+                        .hint("type this as that user: only that user may read its daemon.json"));
+                }
                 let message = format!("no daemon runs in {}", run.directory.display());
                 return Err(Failure::new(ExitCode::Network, message).hint(format!(
                     "`murmur list` shows what runs; to start this one: murmur start --data-dir {}",
@@ -234,6 +239,12 @@ pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)
 /// When there is none.
 pub(super) fn named(name: &Path) -> Result<Run, Failure> {
     Run::named(name).ok_or_else(|| {
+        if let Err(error) = std::fs::read_dir(name)
+            && error.kind() == std::io::ErrorKind::PermissionDenied
+        {
+            return Failure::new(ExitCode::Files, format!("cannot look into {}: {error}", name.display()))
+                .hint("it is another user's: type this as that user");
+        }
         Failure::new(ExitCode::Files, format!("there is no run {} on this machine", name.display()))
             .hint("`murmur list` shows the runs of this machine; a folder elsewhere is given by its path")
     })

@@ -23,7 +23,10 @@ pub(super) fn run(options: &LogsOptions) -> anyhow::Result<()> {
     for number in (1..=ROTATED).rev() {
         text.extend(std::fs::read(path.with_extension(format!("log.{number}"))).unwrap_or_default());
     }
-    let mut current = File::open(&path)?;
+    let mut current = File::open(&path).map_err(|error| {
+        let failure = Failure::new(ExitCode::Files, format!("cannot read {}: {error}", path.display()));
+        failure.hint("only the user whose daemon wrote it may read it: run this as that user")
+    })?;
     current.read_to_end(&mut text)?;
     if options.run.is_none() {
         note(&format!("using       {}", path.display()));

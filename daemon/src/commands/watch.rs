@@ -74,7 +74,7 @@ fn sources(word: &str) -> Result<Vec<Source>, Failure> {
     }
     let Some(run) = named else {
         let message = format!("{word:?} is no address, no file or folder, and no run of this machine");
-        return Err(Failure::new(ExitCode::CommandLine, message)
+        return Err(Failure::new(ExitCode::Files, message)
             .hint("an address is like 127.0.0.1:4780; `murmur list` shows the runs of this machine"));
     };
     let live = daemons(run.daemons().into_iter().map(|(_, daemon)| daemon));

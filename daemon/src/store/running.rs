@@ -3,6 +3,8 @@
 //! It is there from when a daemon is ready until it ends in order. One that is killed, or ends with an error, leaves it behind, so
 //! it counts only while the directory's lock is held.
 
+use std::fs::File;
+use std::io::ErrorKind::PermissionDenied;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -74,6 +76,12 @@ impl RunningDaemon {
     /// The daemon that uses a data directory now, where one is ready there.
     pub fn of(root: &Path) -> Option<RunningDaemon> {
         RunningDaemon::read(root).filter(|_| is_in_use(root))
+    }
+
+    /// Whether a daemon uses a data directory whose file this user may not read: it is another user's.
+    pub fn is_anothers(root: &Path) -> bool {
+        let is_denied = |file: &str| File::open(root.join(file)).is_err_and(|error| error.kind() == PermissionDenied);
+        is_denied(FILE) && (is_in_use(root) || is_denied("lock"))
     }
 
     /// What the file says, whether it still runs or not.
