@@ -155,8 +155,9 @@ impl Outcome {
     /// Shares of the time in which the nodes trained, computing and waiting, and of their lives with their uplinks sending.
     pub fn shares(&self) -> (f64, f64, f64) {
         let sum = |of: fn(&NodeAccount) -> f64| self.nodes.iter().map(of).sum::<f64>();
-        let computing = sum(|node| node.computing) / sum(|node| node.training).max(f64::MIN_POSITIVE);
+        // Time in training is told to a fraction of a step.
+        let computing = (sum(|node| node.computing) / sum(|node| node.training).max(f64::MIN_POSITIVE)).min(1.0);
         let sending = sum(|node| node.sending) / sum(|node| node.lived).max(f64::MIN_POSITIVE);
-        (computing, (1.0 - computing).max(0.0), sending)
+        (computing, 1.0 - computing, sending)
     }
 }

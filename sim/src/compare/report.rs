@@ -173,15 +173,15 @@ impl Figures {
         let at_fewest = |row: &Row| row.loss_at_fewest_tokens.filter(|loss| row.is_complete && loss.is_finite());
         let learned = self.rows.iter().filter_map(|row| Some((row, at_fewest(row)?)));
         if learned.clone().count() > 1
-            && let Some((best, loss)) = learned.min_by(|one, other| one.1.total_cmp(&other.1))
+            && let Some((_, least)) = learned.clone().min_by(|one, other| one.1.total_cmp(&other.1))
             && let Some(tokens) = self.fewest_tokens
         {
             let tokens = count(tokens as f64);
-            let _ = write!(
-                text,
-                " For the same number of tokens ({tokens}) {} learned best ({loss:.3}).",
-                best.method.name
-            );
+            // Whoever has the same figure where it is shown has learned as well.
+            let shown = |loss: f64| format!("{loss:.3}");
+            let best = learned.filter(|(_, loss)| shown(*loss) == shown(least)).map(|(row, _)| row.method.name);
+            let best = best.collect::<Vec<_>>().join(" and ");
+            let _ = write!(text, " For the same number of tokens ({tokens}) {best} learned best ({least:.3}).");
         }
         let talking = reached.iter().filter(|row| is_timed && row.busiest_bytes > 0.0);
         if let Some(least) = talking.min_by(|one, other| sent(one).total_cmp(&sent(other))) {

@@ -171,7 +171,8 @@ fn outcome(setting: &Setting, record: Record, points: Vec<Point>, watch: Watch, 
         fault: setting.fault,
         points,
         counted: Counted {
-            rounds: 0.5 * record.exchanges.merges as f64 / setting.nodes as f64,
+            // Both partners of an exchange merge.
+            rounds: record.exchanges.merges as f64 / setting.nodes as f64,
             missed: record.exchanges.one_sided.len() as u64,
             together: watch.together_seconds / setting.nodes as f64,
             changes: watch.changes as f64 / setting.nodes as f64,

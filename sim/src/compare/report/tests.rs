@@ -199,6 +199,26 @@ fn who_diverged_or_did_not_finish_has_not_learned_best() {
 }
 
 #[test]
+fn nobody_computes_for_longer_than_it_trains() {
+    let account = NodeAccount { lived: 11.0, training: 10.0, computing: 10.015, ..NodeAccount::default() };
+    let run = Outcome { nodes: vec![account], ..outcome("gossip", Fault::None, &[5.0, 3.0]) };
+    assert_eq!((run.shares().0, run.shares().1), (1.0, 0.0));
+}
+
+#[test]
+fn who_has_the_same_loss_as_shown_has_learned_as_well() {
+    let runs = vec![
+        outcome("ring", Fault::None, &[5.0, 3.0, 2.4682]),
+        outcome("star", Fault::None, &[5.0, 3.0, 2.4678]),
+        outcome("gossip", Fault::None, &[5.0, 3.0, 2.469]),
+    ];
+    let results = results(runs);
+    let verdict = Figures::new(&results, None).verdict(&results);
+    assert!(verdict.contains("star and ring learned best (2.468)") || verdict.contains("ring and star learned best"));
+    assert!(!verdict.contains("gossip learned") && !verdict.contains("and gossip"), "{verdict}");
+}
+
+#[test]
 fn where_all_diverge_figures_are_still_finite() {
     let diverges =
         |name, losses: [f64; 3]| outcome(name, Fault::None, &[&losses[..], &[f64::INFINITY, f64::NAN]].concat());
