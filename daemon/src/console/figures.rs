@@ -74,13 +74,13 @@ pub(crate) fn share(part: f64) -> String {
     format!("{:.0} %", 100.0 * part)
 }
 
-/// Bytes for people.
+/// Bytes for people. Whatever would be rounded to a thousand has the next unit.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        1_000_000_000..1_000_000_000_000 => format!("{:.2} GB", bytes as f64 / 1e9),
+        1_000..999_950 => format!("{:.1} kB", bytes as f64 / 1e3),
+        999_950..999_950_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        999_950_000..999_995_000_000 => format!("{:.2} GB", bytes as f64 / 1e9),
         _ => format!("{:.2} TB", bytes as f64 / 1e12),
     }
 }
@@ -168,6 +168,9 @@ mod tests {
     #[test]
     fn counts_and_durations_are_readable() {
         assert_eq!((count(0), count(999), count(8150), count(1_234_567)), tuple(["0", "999", "8,150", "1,234,567"]));
+        assert_eq!([human_bytes(999_949), human_bytes(999_950)], ["999.9 kB", "1.0 MB"]);
+        assert_eq!([human_bytes(999_949_999), human_bytes(999_950_000)], ["999.9 MB", "1.00 GB"]);
+        assert_eq!([human_bytes(999_994_999_999), human_bytes(999_995_000_000)], ["999.99 GB", "1.00 TB"]);
         assert_eq!(counted(1, "peer"), "1 peer");
         assert_eq!(counted(3, "peer"), "3 peers");
         assert_eq!(counted(102, "batch"), "102 batches");
