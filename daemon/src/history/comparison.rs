@@ -28,11 +28,15 @@ pub(crate) struct Trained {
 pub(crate) struct Compared {
     pub(crate) seeds: usize,
     pub(crate) nodes: usize,
-    /// Own steps of the daemons: least and most, of both kinds. Who came late has taken over others' steps, and made fewer.
-    pub(crate) steps: (u64, u64),
+    /// Own steps of the daemons of a swarm: least and most. Who came late has taken over others' steps, and made fewer.
+    #[serde(default)]
+    pub(crate) steps_together: (u64, u64),
+    /// Own steps of those that trained alone: least and most.
+    #[serde(default)]
+    pub(crate) steps_alone: (u64, u64),
     /// The loss that every daemon reached.
     pub(crate) target: f64,
-    /// Mean loss at the end, after the same steps.
+    /// Mean loss at the end, which comes at the same swarm progress.
     pub(crate) at_equal_steps: Measure,
     /// Mean loss when the faster kind had ended; none where a daemon had not been evaluated by then.
     pub(crate) at_equal_time: Option<Measure>,
@@ -92,7 +96,10 @@ impl Compared {
         let sides = || trained.iter().flat_map(|seed| seed.together.iter().chain(&seed.alone));
         let ends: Vec<(f64, f64)> = sides().map(Side::end).collect::<Option<_>>()?;
         let target = ends.iter().map(|(_, loss)| *loss).fold(f64::NEG_INFINITY, f64::max);
-        let steps = (sides().map(|side| side.steps).min()?, sides().map(|side| side.steps).max()?);
+        let steps = |sides: fn(&Trained) -> &Vec<Side>| -> Option<(u64, u64)> {
+            let steps = || trained.iter().flat_map(sides).map(|side| side.steps);
+            Some((steps().min()?, steps().max()?))
+        };
         let last = |sides: &[Side]| sides.iter().filter_map(Side::end).map(|(time, _)| time).fold(0.0, f64::max);
         let over = |value: &dyn Fn(&Trained, &[Side]) -> f64| {
             let pairs: Vec<(f64, f64)> =
@@ -106,7 +113,8 @@ impl Compared {
         Some(Compared {
             seeds: trained.len(),
             nodes: trained.first()?.together.len(),
-            steps,
+            steps_together: steps(|seed| &seed.together)?,
+            steps_alone: steps(|seed| &seed.alone)?,
             target,
             at_equal_steps: over(&|_, sides| mean(sides, |side| side.end().map(|(_, loss)| loss))),
             at_equal_time: trained.iter().all(is_known).then(at_equal_time),
@@ -120,23 +128,32 @@ impl Compared {
         let measure = self.at_equal_steps;
         let what = match measure.sign() {
             Some(true) => format!(
-                "training together was worse: after the same steps the loss was {:.3} higher ({:.3} to {:.3} over the seeds)",
+                "training together was worse: at equal swarm progress the loss was {:.3} higher ({:.3} to {:.3} over the seeds)",
                 measure.difference(),
                 measure.least,
                 measure.most
             ),
             Some(false) => format!(
-                "training together helped: after the same steps the loss was {:.3} lower ({:.3} to {:.3} over the seeds)",
+                "training together helped: at equal swarm progress the loss was {:.3} lower ({:.3} to {:.3} over the seeds)",
                 -measure.difference(),
                 -measure.most,
                 -measure.least
             ),
             None => {
-                "a difference in loss after the same steps is not measurable: it has not the same sign in all seeds"
+                "a difference in loss at equal swarm progress is not measurable: it has not the same sign in all seeds"
                     .to_owned()
             }
         };
-        format!("Of {} with {}, {what}.", counted(self.seeds as u64, "seed"), counted(self.nodes as u64, "node"))
+        let (seeds, nodes) = (counted(self.seeds as u64, "seed"), counted(self.nodes as u64, "node"));
+        let range = |(least, most): (u64, u64)| match least == most {
+            true => count(least),
+            false => format!("{} to {}", count(least), count(most)),
+        };
+        let steps = match (self.steps_together, self.steps_alone) {
+            (_, (_, 0)) => String::new(), // told by an earlier version
+            (together, alone) => format!(" Own steps: {} together, {} alone.", range(together), range(alone)),
+        };
+        format!("Of {seeds} with {nodes}, {what}.{steps}")
     }
 
     /// Name, together, alone, difference, least, most, and whether it can be measured.
@@ -152,7 +169,7 @@ impl Compared {
             cells.map(str::to_owned).to_vec()
         };
         vec![
-            row("loss at equal steps".to_owned(), self.at_equal_steps, 4),
+            row("loss at equal swarm progress".to_owned(), self.at_equal_steps, 4),
             self.at_equal_time.map_or_else(unknown, |measure| row("loss at equal time".to_owned(), measure, 4)),
             row(format!("s to loss {:.3}", self.target), self.seconds_to_target, 1),
             row("tokens/s, all nodes".to_owned(), self.tokens_per_second, 0),
@@ -230,9 +247,22 @@ mod tests {
         assert_eq!((compared.tokens_per_second.together, compared.tokens_per_second.sign()), (100.0, None));
         let sentence = compared.sentence();
         assert!(
-            sentence.contains("helped: after the same steps the loss was 1.000 lower (0.800 to 1.200"),
+            sentence.contains("helped: at equal swarm progress the loss was 1.000 lower (0.800 to 1.200"),
             "{sentence}"
         );
+    }
+
+    #[test]
+    fn own_steps_are_told_of_both_kinds() {
+        let mut trained = seed(0.3, 0.2);
+        (trained.together[0].steps, trained.together[1].steps) = (736, 788);
+        let compared = Compared::new(&[trained]).expect("evaluated");
+        let sentence = compared.sentence();
+        assert!(sentence.ends_with(" Own steps: 736 to 788 together, 100 alone."), "{sentence}");
+        let mut earlier = serde_json::to_value(&compared).expect("JSON");
+        earlier.as_object_mut().expect("an object").retain(|key, _| !key.starts_with("steps_"));
+        let earlier: Compared = serde_json::from_value(earlier).expect("as an earlier version has written it");
+        assert!(earlier.sentence().ends_with(" over the seeds)."), "{}", earlier.sentence());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! `murmur local --against alone`: did it help to train together?
 //!
-//! Each seed is trained twice by the same daemons, with the same run file, identities, and so data and order, threads and steps:
-//! once as a swarm, and once each for itself, all at the same time as well. So the machine is as busy, and equal steps and equal
-//! time are compared alike. A run ends by the swarm's progress: who comes a moment later takes over what the first has learned,
-//! and makes fewer steps of its own. What is said is the least and the greatest difference over the seeds, and where their signs
+//! Each seed is trained twice by the same daemons, with the same run file, identities, and so data and order, threads and length:
+//! once as a swarm, and once each for itself, all at the same time as well. So the machine is as busy, and equal swarm progress
+//! and equal time are compared alike. A run ends by the swarm's progress: who comes a moment later takes over what the first has
+//! learned, and makes fewer steps of its own. What is said is the least and the greatest difference over the seeds, and where their signs
 //! differ, that nothing can be measured.
 
 use std::path::{Path, PathBuf};

@@ -100,7 +100,7 @@ pub(super) fn joining(text: &mut String, history: &History, names: &Names, again
         paragraph(
             text,
             "soft",
-            "Measured by `murmur local --against alone`: the same daemons with the same data, threads and steps, once together and \
+            "Measured by `murmur local --against alone`: the same daemons with the same data, threads and length, once together and \
              once each for itself. Differences are together less alone; least and most are over the seeds.",
         );
         return;
