@@ -32,7 +32,7 @@ use crate::failure::{ExitCode, Failure, to_write};
 use crate::process::signal::Signals;
 use crate::settings::{NodeSettings, as_typed};
 use crate::setup::corpus::open_corpus;
-use crate::store::{Series, remember};
+use crate::store::{Outline, Series, remember};
 use crate::tracking::mlflow;
 use child::{Child, Line, Said};
 use folder::{check_owner, finished, new_folder, prepared, prune, remove_unused};
@@ -137,6 +137,7 @@ fn run_in(
             .hint("choose another folder with --directory")
     })?;
     let folder = folder.canonicalize().context("the folder that was just created")?;
+    let is_resumed = (0..options.nodes).any(|number| Outline::latest(&folder.join(format!("node-{number}"))).is_some());
     let run_file = folder.join("run.toml");
     let unwritable = |error: std::io::Error| {
         Failure::new(ExitCode::Files, format!("cannot write in {}: {error}", folder.display()))
@@ -154,7 +155,7 @@ fn run_in(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let begin = Instant::now();
     let settings = settings.clone();
-    let swarm = Swarm { options, settings, manifest, folder, is_new, twins, trial, run_file, floor, begin };
+    let swarm = Swarm { options, settings, manifest, folder, is_new, is_resumed, twins, trial, run_file, floor, begin };
     runtime.block_on(swarm.run())
 }
 
@@ -166,6 +167,8 @@ struct Swarm<'hosts> {
     folder: PathBuf,
     /// Whether this process has made the folder.
     is_new: bool,
+    /// Whether a daemon goes on from a checkpoint.
+    is_resumed: bool,
     twins: Option<PathBuf>,
     trial: Option<Trial<'hosts>>,
     run_file: PathBuf,
@@ -197,7 +200,7 @@ impl Swarm<'_> {
         let mut children = vec![self.spawn(0, None, &lenders, &lines)?];
         let counts = (usize::from(self.options.nodes), lenders.len());
         let view = View::new(self.options.format, self.floor, counts, &self.manifest);
-        let mut traffic = Traffic::default();
+        let mut traffic = Traffic::new(&self.manifest.gossip);
         let mut ticks = tokio::time::interval(VIEW_PERIOD);
         let founder = tokio::select! {
             founder = self.wait_for_founder(&mut children, &mut heard) => founder?,
@@ -414,7 +417,7 @@ impl Swarm<'_> {
             print_line(&json!({ "summary": summary }).to_string());
             return Ok(summary);
         }
-        view.show_summary(&summary);
+        view.show_summary(&summary, self.is_resumed);
         if let Some((number, text)) = summary::sample(children, self.settings.model.base()) {
             view.show_sample(number, &text);
         }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use murmur_protocol::manifest::GossipSpec;
 use murmur_training::generate::Sampling;
 use murmur_training::{DeviceChoice, LanguageModel};
 use serde::Serialize;
@@ -24,7 +25,8 @@ pub(crate) struct Summary {
     pub(crate) nodes: Vec<NodeSummary>,
     /// √(1/N · Σ ‖θᵢ − θ̄‖²) over the final checkpoints of the nodes that left in order.
     pub(crate) disagreement: Option<f64>,
-    /// On the wire, everything included, in the steady state: after the first exchanges, which take 16-bit codes.
+    /// Bytes sent for each parameter that is exchanged, everything included, in the steady state: after the first exchanges, which
+    /// take 16-bit codes. An exchange is of one fragment.
     pub(crate) bytes_per_parameter_per_exchange: Option<f64>,
     pub(crate) seconds: f64,
 }
@@ -54,8 +56,9 @@ pub(crate) struct NodeSummary {
 }
 
 /// Bytes and exchanges of the whole swarm, from when every node had settled.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Traffic {
+    gossip: GossipSpec,
     settled_at: Option<(u64, u64)>,
 }
 
@@ -66,6 +69,10 @@ fn total(children: &[Child]) -> (u64, u64) {
 }
 
 impl Traffic {
+    pub(super) fn new(gossip: &GossipSpec) -> Traffic {
+        Traffic { gossip: gossip.clone(), settled_at: None }
+    }
+
     pub(super) fn observe(&mut self, children: &[Child]) {
         let has_settled = |report: &NodeReport| report.exchanges_completed >= SETTLED_EXCHANGES;
         let all = children.iter().all(|child| child.report.as_ref().is_some_and(has_settled));
@@ -74,13 +81,19 @@ impl Traffic {
         }
     }
 
-    /// Bytes that a node sends for each parameter and exchange: both partners of an exchange count it and send once.
+    /// Bytes that a node sends for each parameter of an exchange: both partners of an exchange count it and send once.
     fn bytes_per_parameter_per_exchange(&self, children: &[Child]) -> Option<f64> {
         let (first_bytes, first_exchanges) = self.settled_at?;
         let (bytes, exchanges) = total(children);
         let parameters = children.iter().find_map(|child| child.report.as_ref())?.parameters;
         let exchanges = exchanges.checked_sub(first_exchanges).filter(|exchanges| *exchanges > 0)?;
-        Some(bytes.saturating_sub(first_bytes) as f64 / (exchanges as f64 * parameters as f64))
+        Some(bytes.saturating_sub(first_bytes) as f64 / self.exchanged(exchanges, parameters))
+    }
+
+    /// Parameters of so many exchanges: each is of one fragment of the model.
+    fn exchanged(&self, exchanges: u64, parameters: usize) -> f64 {
+        let fragments = self.gossip.clone().sized(parameters).fragments;
+        exchanges as f64 * parameters as f64 / f64::from(fragments.max(1))
     }
 }
 
@@ -171,6 +184,15 @@ pub(super) fn sample(children: &[Child], base: Option<&Path>) -> Option<(usize, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_exchange_is_of_one_fragment() {
+        let exchanged = |fragments, parameters| {
+            Traffic::new(&GossipSpec { fragments, ..GossipSpec::default() }).exchanged(20, parameters)
+        };
+        assert_eq!((exchanged(1, 1000), exchanged(8, 1000)), (20_000.0, 2500.0));
+        assert_eq!(exchanged(0, 1000), 20_000.0, "by size: a small model is one fragment");
+    }
 
     #[test]
     fn disagreement_is_the_root_mean_square_distance_from_the_mean() {

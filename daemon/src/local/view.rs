@@ -122,12 +122,15 @@ impl View {
         }
     }
 
-    pub(super) fn show_summary(&self, summary: &Summary) {
+    pub(super) fn show_summary(&self, summary: &Summary, is_resumed: bool) {
         let number =
             |value: Option<f64>, digits: usize| value.map_or("unknown".to_owned(), |value| format!("{value:.digits$}"));
         print_line("");
         let width = if stdout().is_terminal() { screen::Size::now().block_columns() } else { usize::MAX };
         table::table(summary_columns(summary, self.each()), width).iter().for_each(|line| print_line(line));
+        if is_resumed {
+            print_line("own steps are those of all starts; speed, exchanges, bytes and times are since this start");
+        }
         let floor = self.floor.map_or(String::new(), |floor| format!(" (floor {floor:.4})"));
         let loss = number(summary.mean_validation_loss(), 4);
         print_line(&format!("mean validation loss {loss}{floor} nats/{}", self.prediction));
