@@ -38,8 +38,8 @@ pub struct Traffic {
     pub since: i64,
     /// By peer id.
     pub peers: BTreeMap<String, PeerBytes>,
-    /// Whether this process has told of its members before: who is new then has sent nothing before.
-    has_list: bool,
+    /// When this process has told of its members last, in seconds: who is new then has sent nothing before. None before the first.
+    list_at: Option<f64>,
 }
 
 /// Bytes with one member.
@@ -56,6 +56,8 @@ pub struct PeerBytes {
     placed: Option<Window>,
     /// The number of each bucket, and bytes sent and received in it.
     buckets: VecDeque<(u64, u64, u64)>,
+    /// Since when bytes are in the buckets, in seconds.
+    placed_since: f64,
     /// When it was last told of, in seconds.
     time: f64,
 }
@@ -64,7 +66,7 @@ impl Traffic {
     /// What is kept on disk: totals, and no buckets, which the journal brings back.
     pub fn totals(&self) -> Traffic {
         let mut totals = self.clone();
-        totals.has_list = false;
+        totals.list_at = None;
         for peer in totals.peers.values_mut() {
             peer.buckets.clear();
             peer.placed = None;
@@ -74,7 +76,7 @@ impl Traffic {
 
     /// Another process of the node counts its bytes from 0. `seq`: of its first record.
     pub(super) fn begin(&mut self, seq: u64) {
-        self.has_list = false;
+        self.list_at = None;
         self.peers.values_mut().for_each(|peer| peer.placed = None);
         if seq > self.seq {
             self.peers.values_mut().for_each(|peer| peer.counted = Window::default());
@@ -90,8 +92,11 @@ impl Traffic {
         for facts in members.iter().filter(|facts| facts.sent.is_some() || facts.received.is_some()) {
             let now = Window { sent: facts.sent.unwrap_or(0), received: facts.received.unwrap_or(0) };
             let peer = self.peers.entry(facts.peer.clone()).or_default();
-            let before = peer.placed.or(self.has_list.then(Window::default));
-            if let Some(before) = before {
+            let before = peer.placed.map(|placed| (placed, peer.time));
+            if let Some((before, since)) = before.or(self.list_at.map(|list_at| (Window::default(), list_at))) {
+                if peer.buckets.is_empty() {
+                    peer.placed_since = since;
+                }
                 peer.place((time / PERIOD) as u64, now.since(before));
             }
             peer.placed = Some(now);
@@ -104,7 +109,7 @@ impl Traffic {
             peer.name.clone_from(&facts.name);
             peer.time = time;
         }
-        self.has_list = true;
+        self.list_at = Some(time);
         self.seq = self.seq.max(seq);
         while self.peers.len() > PEERS_KEPT {
             let oldest = self.peers.iter().min_by(|(_, one), (_, other)| one.time.total_cmp(&other.time));
@@ -123,6 +128,15 @@ impl PeerBytes {
             sent: sum.sent + sent,
             received: sum.received + received,
         })
+    }
+
+    /// Bytes a second, both ways, over the last so many seconds before a time; where the first bytes of them came later, since then.
+    pub fn rate(&self, time: f64, seconds: f64) -> f64 {
+        let Window { sent, received } = self.within(time, seconds);
+        let first = ((time - seconds).max(0.0) / PERIOD).ceil() as u64;
+        let begin = self.buckets.iter().map(|(index, ..)| *index).find(|index| *index >= first);
+        let begin = begin.map_or(0.0, |index| index as f64 * PERIOD).max(self.placed_since);
+        (sent + received) as f64 / (time - begin).clamp(1.0, seconds)
     }
 
     fn place(&mut self, index: u64, bytes: Window) {
@@ -188,6 +202,24 @@ mod tests {
         after.take(6, 4000.0, 7, &[facts("a", 40, 0)]);
         assert_eq!(after.peers["a"].total.sent, 390, "another process begins at 0");
         assert_eq!(after.since, 7);
+    }
+
+    #[test]
+    fn a_rate_counts_from_the_first_bytes_over_restarts() {
+        let mut traffic = Traffic::default();
+        traffic.begin(1);
+        traffic.take(2, 1000.0, 7, &[]);
+        for (seq, turn) in (3..).zip(1..=12_u64) {
+            traffic.take(seq, 1000.0 + 5.0 * turn as f64, 7, &[facts("a", 500 * turn, 500 * turn)]);
+        }
+        let rate = |traffic: &Traffic, time| traffic.peers["a"].rate(time, 300.0);
+        assert_eq!(rate(&traffic, 1060.0), 200.0, "a minute after its beginning");
+        traffic.begin(20);
+        traffic.take(21, 1065.0, 7, &[]);
+        traffic.take(22, 1070.0, 7, &[facts("a", 1000, 1000)]);
+        assert_eq!(rate(&traffic, 1070.0), 200.0, "14,000 bytes in 70 seconds, and not in the five of this process");
+        traffic.take(23, 2000.0, 7, &[facts("a", 1000, 1000)]);
+        assert_eq!(rate(&traffic, 2000.0), 0.0);
     }
 
     #[test]

@@ -166,6 +166,8 @@ struct WithMember {
     name: Option<String>,
     connected: bool,
     five_minutes: Window,
+    /// Bytes a second of the five minutes, both ways; where the first bytes came later, since then.
+    rate: f64,
     hour: Window,
     all: Window,
 }
@@ -180,6 +182,7 @@ pub(super) async fn traffic(State(dashboard): State<Dashboard>) -> Response {
             name: bytes.name.clone(),
             connected: is_here(peer),
             five_minutes: bytes.within(node.time, 300.0),
+            rate: bytes.rate(node.time, 300.0),
             hour: bytes.within(node.time, 3600.0),
             all: bytes.total,
         };

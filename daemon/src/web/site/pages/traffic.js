@@ -29,7 +29,7 @@ export default {
       { title: `Sent, ${name}`, number: true, text: (peer) => bytes(peer[key].sent), order: (peer) => peer[key].sent },
       { title: `Received, ${name}`, number: true, text: (peer) => bytes(peer[key].received), order: (peer) => peer[key].received },
     ]);
-    const rates = { title: "Rate, 5 min", help: "both ways", number: true, text: (peer) => rate(pace(peer, picture.up)), order: (peer) => pace(peer, picture.up) };
+    const rates = { title: "Rate, 5 min", help: "both ways", number: true, text: (peer) => rate(peer.rate), order: (peer) => peer.rate };
     const who = { title: "Member", text: (peer) => named(peer.peer, peer.name) + (peer.connected ? "" : " (away)") };
     const table = new Table({
       caption: "Bytes with each member", empty: "Nothing was sent to a member yet.", sort: 6, columns: [who, rates, ...columns],
@@ -62,8 +62,3 @@ export default {
     return { nodes, update, close: () => { isOver = true; clearTimeout(timer); chart.close(); } };
   },
 };
-
-/** Bytes a second both ways, over five minutes; over less where the daemon has run for `up` seconds. */
-function pace(peer, up) {
-  return (peer.five_minutes.sent + peer.five_minutes.received) / Math.max(1, Math.min(300, up));
-}
