@@ -8,6 +8,7 @@
 //! Nobody waits for a reader: sinks have bounded queues, and what they miss is counted in a record.
 
 pub mod cursor;
+pub(crate) mod doing;
 pub mod hub;
 pub mod journal;
 pub(crate) mod metrics;

@@ -78,9 +78,9 @@ fn after_jump(length: Length, jump: Jump) -> Option<Length> {
     }
 }
 
-/// Orders the end of the run so that it is complete when this length is over. `steps`: own ones so far.
+/// Orders the end of the run so that it is complete when this length is over.
 pub(super) async fn finish_after(
-    (mut length, mut steps): (Length, u64),
+    mut length: Length,
     root: PathBuf,
     reports: watch::Receiver<NodeReport>,
     finisher: Finisher,
@@ -91,7 +91,7 @@ pub(super) async fn finish_after(
         }
     };
     keep(length);
-    let (mut looked, mut clock) = (Instant::now(), WallClock::new());
+    let (mut looked, mut trained, mut clock) = (Instant::now(), 0, WallClock::new());
     for look in 1.. {
         sleep(PERIOD).await;
         let report = reports.borrow().clone();
@@ -103,17 +103,14 @@ pub(super) async fn finish_after(
             keep(length);
         }
         if let Length::Tokens { counted, .. } = &mut length {
-            let own = report.steps.saturating_sub(steps) as f64;
+            let own = report.times.tokens_trained.saturating_sub(trained);
             let told = report.swarm_tokens_per_second - report.tokens_per_second;
-            // What a step takes: the speed is told without the time between steps.
-            let tokens_per_step = report.tokens_per_second * report.step_seconds;
-            *counted += own * tokens_per_step + told.max(0.0) * looked.elapsed().as_secs_f64();
+            *counted += own as f64 + told.max(0.0) * looked.elapsed().as_secs_f64();
             if look % LOOKS_PER_WRITING == 0 {
                 keep(length);
             }
         }
-        // A resumed node may report no step before it trains.
-        (looked, steps) = (Instant::now(), steps.max(report.steps));
+        (looked, trained) = (Instant::now(), report.times.tokens_trained);
         let Some(left) = left_for_decay(length, unix_seconds()) else { continue };
         let ordered = match length {
             Length::Hours { .. } => finisher.finish(FinishWish { seconds: Some(left) }).await,

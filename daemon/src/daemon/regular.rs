@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use murmur_network::{Admission, Network, Reachability};
-use murmur_protocol::{RunEnd, RunId, Secret};
+use murmur_protocol::{Phase, RunEnd, RunId, Secret, Status};
 use murmur_training::team::SwarmTicket;
 use tokio::sync::watch;
 
@@ -16,6 +16,7 @@ use crate::drivers::{DataReport, TrainingView};
 use crate::engine::Picture;
 use crate::limits::rest::RestView;
 use crate::limits::stay::StayFacts;
+use crate::observe::doing::is_seeking;
 use crate::observe::outlook::{Length, Outlook};
 use crate::observe::record::EndFacts;
 use crate::observe::report::{NodeReport, Outside};
@@ -97,6 +98,7 @@ impl Reporter {
         let is_bound = self.own_steps.is_none() || end.order.is_some();
         let swarm = end.at().filter(|_| is_bound).map(|end| end.round() as u64);
         let length = Length { own: self.own_steps, swarm };
+        let paced = is_paced(&picture.status).then_some(seconds);
         let mut outlook = self.outlook.lock().unwrap_or_else(PoisonError::into_inner);
         NodeReport::new(
             &picture.status,
@@ -108,7 +110,7 @@ impl Reporter {
                 prediction: self.prediction,
                 parameters: self.parameters,
                 name: &self.name,
-                outlook: outlook.look(length, seconds, steps, progress),
+                outlook: outlook.look(length, paced, steps, progress),
                 state_bytes: self.state_bytes,
                 is_writing: self.writing.load(Ordering::Relaxed),
                 training: &self.training.borrow(),
@@ -124,6 +126,11 @@ impl Reporter {
             },
         )
     }
+}
+
+/// Whether what grows is what this node and its swarm train, and no model that is copied.
+fn is_paced(status: &Status) -> bool {
+    status.phase != Phase::Joining && status.copying.is_none() && !is_seeking(status)
 }
 
 pub(super) async fn report_regularly(reporter: Reporter, reports: watch::Sender<NodeReport>) {

@@ -199,7 +199,7 @@ impl Running {
         let finisher = Finisher::new(&identity, &manifest, report_view.clone(), known, events);
         if let Some(length) = length(entry.length, directory.root())? {
             let root = directory.root().to_owned();
-            let ending = finish_after((length, first_step), root, report_view.clone(), finisher.clone());
+            let ending = finish_after(length, root, report_view.clone(), finisher.clone());
             beside_engine.push(beside(ending));
         }
         let blocker = Blocker::new(directory.root(), &settings.network, network.admission(), report_view.clone());

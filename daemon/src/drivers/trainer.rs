@@ -348,10 +348,7 @@ impl TrainerThread {
                 self.begin_correction(request, part, &correction, shift);
             }
             TrainerOrder::LoadState { request, chunks, holding, progress } => {
-                let accepted = holding == self.holding && self.load_state(&chunks);
-                if accepted {
-                    self.view.progress = progress;
-                }
+                let accepted = holding == self.holding && self.load_state(&chunks, progress);
                 let report = self.report();
                 self.tell(Event::StateLoaded { request, accepted, report });
             }

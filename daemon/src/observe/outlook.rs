@@ -62,11 +62,16 @@ impl Length {
 }
 
 impl Outlook {
-    /// Looks at a node that has run for `seconds`.
-    pub(crate) fn look(&mut self, length: Length, seconds: f64, own: u64, swarm: f64) -> OutlookReport {
+    /// Looks at a node that has run for `seconds`; `None` while it joins, copies a model or waits for members: what is done then
+    /// is no pace of its own.
+    pub(crate) fn look(&mut self, length: Length, seconds: Option<f64>, own: u64, swarm: f64) -> OutlookReport {
         let share = length.share(own, swarm);
         let report = OutlookReport { share, own_steps: length.own, swarm_steps: length.swarm, seconds_left: None };
         let Some(share) = share else { return report };
+        let Some(seconds) = seconds else {
+            self.looks.clear();
+            return report;
+        };
         // A copied model, or an end that was moved: another way.
         if self.looks.back().is_some_and(|(_, last)| share < *last) {
             self.looks.clear();
@@ -94,31 +99,47 @@ mod tests {
     fn the_time_left_is_that_of_the_present_pace() {
         let mut outlook = Outlook::default();
         let length = Length { own: None, swarm: Some(1000) };
-        assert_eq!(outlook.look(length, 0.0, 0, 0.0).seconds_left, None);
+        assert_eq!(outlook.look(length, Some(0.0), 0, 0.0).seconds_left, None);
         let mut last = OutlookReport::default();
         for second in 1..=200 {
             // Ten steps a second at first, then one.
             let swarm = if second <= 50 { 10 * second } else { 450 + second };
-            last = outlook.look(length, second as f64, 0, swarm as f64);
+            last = outlook.look(length, Some(second as f64), 0, swarm as f64);
         }
         assert_eq!(last.share, Some(0.65));
         assert!((last.seconds_left.expect("known") - 350.0).abs() < 5.0, "{last:?}");
     }
 
     #[test]
+    fn what_a_copy_lifts_is_no_pace() {
+        let mut outlook = Outlook::default();
+        let length = Length { own: None, swarm: Some(1000) };
+        // It trains from 5 s to 8 s on its own model, copies one at step 400 until 13 s, and makes ten steps a second.
+        let mut left = |second: u32| {
+            let is_copying = (8..13).contains(&second) || second < 5;
+            let swarm = if second < 13 { 0.0 } else { 400.0 + 10.0 * f64::from(second - 13) };
+            outlook.look(length, (!is_copying).then_some(f64::from(second)), 0, swarm).seconds_left
+        };
+        let told: Vec<Option<f64>> = (0..20).map(&mut left).collect();
+        assert_eq!(told[..16], [None; 16], "no pace is known before three seconds of training");
+        let rounded = |second: usize| told[second].map(f64::round);
+        assert_eq!((rounded(16), rounded(19)), (Some(57.0), Some(54.0)));
+    }
+
+    #[test]
     fn the_nearer_end_counts() {
         let length = Length { own: Some(400), swarm: Some(10_000) };
-        let report = Outlook::default().look(length, 1.0, 100, 1000.0);
+        let report = Outlook::default().look(length, Some(1.0), 100, 1000.0);
         assert_eq!((report.share, report.own_steps, report.swarm_steps), (Some(0.25), Some(400), Some(10_000)));
         assert_eq!(report.nearer(100, 1000.0), Length { own: Some(400), swarm: None });
         // The founder has finished the run.
-        let report = Outlook::default().look(Length { own: Some(1200), swarm: Some(118) }, 1.0, 116, 118.0);
+        let report = Outlook::default().look(Length { own: Some(1200), swarm: Some(118) }, Some(1.0), 116, 118.0);
         assert_eq!(report.nearer(116, 118.0), Length { own: None, swarm: Some(118) });
     }
 
     #[test]
     fn without_an_end_nothing_is_left() {
-        let report = Outlook::default().look(Length::default(), 10.0, 100, 1000.0);
+        let report = Outlook::default().look(Length::default(), Some(10.0), 100, 1000.0);
         assert_eq!(report, OutlookReport::default());
     }
 
@@ -126,7 +147,7 @@ mod tests {
     fn at_the_end_no_time_is_left() {
         let mut outlook = Outlook::default();
         let length = Length { own: Some(10), swarm: None };
-        outlook.look(length, 0.0, 5, 5.0);
-        assert_eq!(outlook.look(length, 9.0, 12, 5.0).seconds_left, Some(0.0));
+        outlook.look(length, Some(0.0), 5, 5.0);
+        assert_eq!(outlook.look(length, Some(9.0), 12, 5.0).seconds_left, Some(0.0));
     }
 }

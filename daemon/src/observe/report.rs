@@ -8,10 +8,10 @@ use murmur_protocol::{MemberView, PeerId, Phase, Status, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::console::ReachabilityReport;
-use crate::console::figures::{counted, human_bytes};
 use crate::drivers::{DataReport, PrivacyReport, StepTimes, TrainingView};
 use crate::engine::PeerTraffic;
 use crate::limits::rest::RestView;
+use crate::observe::doing::{doing, is_stepping};
 use crate::observe::outlook::OutlookReport;
 use crate::observe::synchronous::SynchronousReport;
 use crate::process::stats::peak_memory;
@@ -84,7 +84,7 @@ pub struct NodeReport {
     /// How well held-out rows were predicted at the last evaluation; none where no table is read.
     #[serde(default)]
     pub scores: Option<murmur_training::Scores>,
-    /// Tokens (bytes of text) or images a second, lately; 0 while it does not train.
+    /// Tokens (bytes of text) or images a second, lately; 0 while it does not train, be it that it waits for others.
     pub tokens_per_second: f64,
     /// Tokens or images a second of this node and of all members that it has heard of in the last minutes, as they say
     /// themselves.
@@ -106,12 +106,12 @@ pub struct NodeReport {
     pub exchanges_coarse: u64,
     /// Exchanges that broke off.
     pub exchanges_failed: u64,
-    /// Estimate of the disagreement from the last exchange.
+    /// Estimate of the disagreement from the last exchange; none while it trains with nobody connected.
     pub disagreement: Option<f64>,
     /// Steps between own exchanges at present; 0 where all members average at once.
     pub interval_steps: f64,
     /// Disagreement over local progress, a running mean: 0.4 to 0.8 is best with pairs, up to 4 with links; above 1.5, or 8, the
-    /// models drift apart.
+    /// models drift apart. None while it trains with nobody connected.
     pub disagreement_ratio: Option<f64>,
     /// The uplink as transfers have shown it, in bytes a second; none before one was large enough to tell.
     #[serde(default)]
@@ -246,11 +246,15 @@ impl NodeReport {
         let is_over = status.end.at().is_some_and(|end| training.progress >= end);
         let fresh = members.iter().filter(is_fresh).filter(|_| !is_over);
         let told = fresh.fold(0.0, |sum, member| sum + member.share * member.tokens_per_second);
-        let own = if status.phase == Phase::Training { training.tokens_per_second } else { 0.0 };
+        let team = outside.team.as_ref();
+        let own = if is_stepping(status, team) { training.tokens_per_second } else { 0.0 };
+        // While it trains alone nobody knows how far others are.
+        let is_alone = status.connected.is_empty() && status.phase == Phase::Training;
+        let of_others = |value: Option<f64>| value.filter(|_| !is_alone);
         NodeReport {
             name: (!outside.name.is_empty()).then(|| outside.name.to_owned()),
-            doing: doing(status, outside),
-            outlook: outlook(status, outside),
+            doing: doing(status, (training, outside.is_writing), team, outside.state_bytes),
+            outlook: outside.outlook.clone(),
             swarm_tokens_per_second: status.shares.0 * own + told,
             members,
             peer: status.me.to_string(),
@@ -280,9 +284,9 @@ impl NodeReport {
             exchanges_completed: status.exchanges.completed(),
             exchanges_coarse: status.exchanges.coarse,
             exchanges_failed: status.exchanges.failed(),
-            disagreement: status.disagreement,
+            disagreement: of_others(status.disagreement),
             interval_steps: if status.synchronous.is_some() { 0.0 } else { status.interval_steps },
-            disagreement_ratio: status.disagreement_ratio,
+            disagreement_ratio: of_others(status.disagreement_ratio),
             uplink_bytes_per_second: status.uplink_bytes_per_second,
             gamma: status.gamma,
             delay_rounds: status.delay_rounds,
@@ -346,49 +350,6 @@ fn member(peer: &PeerId, view: &MemberView, status: &Status, outside: &Outside<'
         is_direct: traffic.filter(|_| view.is_connected).map(|traffic| traffic.is_direct),
         round_trip_seconds: trip.map(Duration::as_secs_f64),
     }
-}
-
-/// Whether a member of a synchronous run has nobody to average with.
-fn is_seeking(status: &Status) -> bool {
-    status.synchronous.as_ref().is_some_and(|synchronous| synchronous.members == 0 && !synchronous.is_left_out)
-}
-
-/// Who waits for members comes no further, and nobody knows for how long.
-fn outlook(status: &Status, outside: &Outside<'_>) -> OutlookReport {
-    let outlook = outside.outlook.clone();
-    if is_seeking(status) { OutlookReport { seconds_left: None, ..outlook } } else { outlook }
-}
-
-/// What is going on now, for people.
-fn doing(status: &Status, outside: &Outside<'_>) -> String {
-    let training = outside.training;
-    if let Some(copy) = status.copying.as_ref().filter(|copy| copy.chunks > 0 || !copy.donors.is_empty()) {
-        let share = copy.chunks as f64 / copy.of.max(1) as f64;
-        let bytes = (share * outside.state_bytes as f64) as u64;
-        let members = counted(copy.donors.len() as u64, "member");
-        return format!(
-            "copying the model: {} of {} from {members}",
-            human_bytes(bytes),
-            human_bytes(outside.state_bytes)
-        );
-    }
-    let of_team = outside.team.as_ref().and_then(TeamReport::doing);
-    if let Some(doing) = of_team.filter(|_| status.phase == Phase::Training) {
-        return doing;
-    }
-    let is_seeking = is_seeking(status);
-    let doing = match status.phase {
-        Phase::Joining => "looking for a member that gives the model",
-        Phase::Training | Phase::Settling | Phase::Completed if training.is_evaluating => "evaluating",
-        Phase::Training | Phase::Settling | Phase::Completed if outside.is_writing => "writing a checkpoint",
-        Phase::Training if is_seeking => "waiting for members to average with",
-        Phase::Training => "training",
-        Phase::Settling => "last exchanges",
-        Phase::Completed => "training is over; it answers the others",
-        Phase::Leaving => "leaving",
-        Phase::Left => "gone",
-    };
-    doing.to_owned()
 }
 
 /// `seconds`: the core's time now.

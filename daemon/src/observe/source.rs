@@ -148,9 +148,6 @@ fn failure_word(failure: ExchangeFailure) -> &'static str {
 pub(crate) fn sample(report: &NodeReport, root: &Path) -> Sample {
     let finite = |value: f64| if value.is_finite() { value } else { 0.0 };
     let known = |value: Option<f64>| value.filter(|value| value.is_finite());
-    // While it trains alone nobody knows how far others are.
-    let is_alone = report.peers == 0 && report.phase == "training";
-    let of_others = |value: Option<f64>| known(value).filter(|_| !is_alone);
     let scores = report.scores.unwrap_or_default();
     let end = report.outlook.nearer(report.steps, finite(report.progress));
     let steps_max = end.own.or(end.swarm);
@@ -176,8 +173,8 @@ pub(crate) fn sample(report: &NodeReport, root: &Path) -> Sample {
         peers: report.peers as u64,
         exchanges: report.exchanges_completed,
         exchanges_failed: report.exchanges_failed,
-        disagreement: of_others(report.disagreement),
-        ratio: of_others(report.disagreement_ratio),
+        disagreement: known(report.disagreement),
+        ratio: known(report.disagreement_ratio),
         interval_steps: finite(report.interval_steps),
         sent: report.bytes_sent,
         received: report.bytes_received,

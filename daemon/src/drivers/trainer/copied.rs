@@ -11,7 +11,7 @@ const KEEPING_MAX: Duration = Duration::from_secs(60);
 
 impl TrainerThread {
     /// Takes a copied model over; says whether it could. The core may find that others doubt it, and have another copied.
-    pub(super) fn load_state(&mut self, chunks: &[Payload]) -> bool {
+    pub(super) fn load_state(&mut self, chunks: &[Payload], progress: f64) -> bool {
         tracing::debug!("a peer's model is here");
         if self.stage != Stage::Waiting && !self.is_own_kept && self.is_worth_keeping() {
             self.keep_own();
@@ -20,6 +20,9 @@ impl TrainerThread {
             Ok(()) => {
                 tracing::debug!("a peer's model is loaded");
                 self.view.completed = false;
+                self.view.progress = progress;
+                // The core goes on from here: no report may show what was before.
+                self.show();
                 true
             }
             Err(error) => {

@@ -1,0 +1,71 @@
+//! What a node does now.
+
+use murmur_protocol::{Phase, Status};
+
+use crate::console::figures::{counted, human_bytes};
+use crate::drivers::TrainingView;
+use crate::team::report::TeamReport;
+
+/// Whether a member of a synchronous run has nobody to average with.
+pub(crate) fn is_seeking(status: &Status) -> bool {
+    status.synchronous.as_ref().is_some_and(|synchronous| synchronous.members == 0 && !synchronous.is_left_out)
+}
+
+/// Whether it makes steps: not while it waits for members or helpers, nor while it rests in a synchronous run.
+pub(super) fn is_stepping(status: &Status, team: Option<&TeamReport>) -> bool {
+    let stands_still = is_seeking(status) || (status.is_resting && status.synchronous.is_some());
+    status.phase == Phase::Training && !stands_still && team.and_then(TeamReport::doing).is_none()
+}
+
+/// In words, for people. `state_bytes`: of a model on its way to a joiner.
+pub(super) fn doing(
+    status: &Status,
+    (training, is_writing): (&TrainingView, bool),
+    team: Option<&TeamReport>,
+    state_bytes: u64,
+) -> String {
+    if let Some(copy) = status.copying.as_ref().filter(|copy| copy.chunks > 0 || !copy.donors.is_empty()) {
+        let share = copy.chunks as f64 / copy.of.max(1) as f64;
+        let bytes = (share * state_bytes as f64) as u64;
+        let members = counted(copy.donors.len() as u64, "member");
+        return format!("copying the model: {} of {} from {members}", human_bytes(bytes), human_bytes(state_bytes));
+    }
+    if let Some(doing) = team.and_then(TeamReport::doing).filter(|_| status.phase == Phase::Training) {
+        return doing;
+    }
+    let doing = match status.phase {
+        Phase::Joining => "looking for a member that gives the model",
+        Phase::Training | Phase::Settling | Phase::Completed if training.is_evaluating => "evaluating",
+        Phase::Training | Phase::Settling | Phase::Completed if is_writing => "writing a checkpoint",
+        Phase::Training if is_seeking(status) => "waiting for members to average with",
+        Phase::Training => "training",
+        Phase::Settling => "last exchanges",
+        Phase::Completed => "training is over; it answers the others",
+        Phase::Leaving => "leaving",
+        Phase::Left => "gone",
+    };
+    doing.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::PeerId;
+    use murmur_protocol::status::SynchronousStatus;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_or_rests_in_a_synchronous_run_makes_no_steps() {
+        let training = Status { phase: Phase::Training, ..Status::of(PeerId::from_public_key([1; 32])) };
+        let synchronous = |members, is_resting| {
+            let synchronous = SynchronousStatus { members, ..SynchronousStatus::default() };
+            Status { synchronous: Some(synchronous), is_resting, ..training.clone() }
+        };
+        assert!(is_stepping(&training, None) && is_stepping(&synchronous(2, false), None));
+        assert!(is_stepping(&Status { is_resting: true, ..training.clone() }, None), "it trains on by itself");
+        assert!(!is_stepping(&synchronous(0, false), None) && !is_stepping(&synchronous(2, true), None));
+        assert!(!is_stepping(&Status { phase: Phase::Settling, ..training.clone() }, None));
+        let team = |state: &str| TeamReport { state: state.to_owned(), ..TeamReport::default() };
+        assert!(is_stepping(&training, Some(&team("training"))) && !is_stepping(&training, Some(&team("waiting"))));
+    }
+}
