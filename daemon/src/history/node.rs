@@ -45,7 +45,7 @@ pub(crate) struct NodeHistory {
     pub(crate) lost: u64,
     /// Steps that its processes did, those that were done twice included.
     pub(crate) steps_done: u64,
-    /// Whether tokens are steps times the run's batch; else they are rates times seconds.
+    /// Whether tokens are counted, or steps times the run's batch; else they are rates times seconds.
     pub(crate) are_tokens_counted: bool,
     pub(crate) received: u64,
     pub(crate) training_seconds: f64,
@@ -69,7 +69,7 @@ pub(crate) struct NodeHistory {
     pub(crate) sample: Option<Sample>,
     seq: u64,
     began: f64,
-    /// Tokens or images of a step.
+    /// Tokens or images of a step, as the run file has it: on each of its devices as many.
     step_tokens: Option<f64>,
     /// Bytes sent and received and processor seconds of earlier processes.
     before: (u64, u64, Option<f64>),
@@ -269,7 +269,17 @@ impl NodeHistory {
         let seconds = self.last.as_ref().map_or(0.0, |(before, _)| (up - before).clamp(0.0, SAMPLE_SECONDS_MAX));
         self.steps_done += steps;
         self.is_synchronous |= sample.waited_seconds.is_some();
-        self.place.tokens += self.step_tokens.map_or(sample.tokens_per_second * seconds, |each| steps as f64 * each);
+        self.place.tokens += match (sample.tokens_trained, self.step_tokens) {
+            (Some(trained), _) if is_known => {
+                let before = self.last.as_ref().and_then(|(_, last)| last.tokens_trained);
+                trained.saturating_sub(before.unwrap_or(0)) as f64
+            }
+            (Some(_), _) => 0.0,
+            // Journals of earlier versions.
+            (None, Some(each)) => steps as f64 * each,
+            (None, None) => sample.tokens_per_second * seconds,
+        };
+        self.are_tokens_counted |= sample.tokens_trained.is_some();
         self.place.steps = sample.steps;
         self.place.sent = self.before.0 + sample.sent;
         self.received = self.before.1 + sample.received;

@@ -149,6 +149,20 @@ fn what_happened_is_counted_over_processes() {
 }
 
 #[test]
+fn tokens_are_those_that_were_counted_on_all_devices() {
+    let (mut ada, _) = story();
+    for record in &mut ada {
+        if let Body::Sample(sample) = &mut record.body {
+            // Two devices, each with the batch of the run file; another process counts from 0.
+            let first = if record.t > BEGIN + 80_000 { 150 } else { 0 };
+            sample.tokens_trained = Some(2 * 8 * 128 * (sample.steps - first));
+        }
+    }
+    let whole = history(ada);
+    assert_eq!(whole.nodes[ADA].place.tokens, 2.0 * 350.0 * 8.0 * 128.0);
+}
+
+#[test]
 fn what_is_lost_is_counted_and_a_gap() {
     let (_, bob) = story();
     let all = bob.len();

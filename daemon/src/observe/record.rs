@@ -141,11 +141,14 @@ pub struct Sample {
     /// ε of all private steps so far; none where training is not private.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epsilon: Option<f64>,
-    /// Tokens (bytes of text) or images a second, lately.
+    /// Tokens (bytes of text) or images a second, lately; 0 while it does not train, be it that it waits for others.
     pub tokens_per_second: f64,
     /// The same of all members that this node has heard of lately, as they say themselves, and its own.
     pub swarm_tokens_per_second: f64,
     /// Seconds of a step, lately.
+    /// Tokens, images or rows that this process has trained on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_trained: Option<u64>,
     pub step_seconds: f64,
     /// Members connected.
     pub peers: u64,

@@ -170,6 +170,7 @@ pub(crate) fn sample(report: &NodeReport, root: &Path) -> Sample {
         tokens_per_second: finite(report.tokens_per_second),
         swarm_tokens_per_second: finite(report.swarm_tokens_per_second),
         step_seconds: finite(report.step_seconds),
+        tokens_trained: Some(report.times.tokens_trained),
         peers: report.peers as u64,
         exchanges: report.exchanges_completed,
         exchanges_failed: report.exchanges_failed,
