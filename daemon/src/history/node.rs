@@ -55,7 +55,9 @@ pub(crate) struct NodeHistory {
     pub(crate) memory_max: Option<u64>,
     /// The least that was free on its disk.
     pub(crate) disk_min: Option<u64>,
-    /// Samples that knew a ratio, of them healthy ones, and of them drifting ones.
+    /// When it last trained, or made its last exchanges, in seconds since 1970; 0 where it never did.
+    pub(crate) trained_until: f64,
+    /// Samples in training that knew a ratio, of them healthy ones, and of them drifting ones.
     pub(crate) ratios: (u64, u64, u64),
     /// Whether its run averages all members at once.
     pub(crate) is_synchronous: bool,
@@ -292,15 +294,18 @@ impl NodeHistory {
             "training" => {
                 self.training_seconds += seconds;
                 self.accompanied_seconds += if sample.peers > 0 { seconds } else { 0.0 };
+                self.trained_until = self.time;
+                // Later samples repeat the last one.
+                if let Some(ratio) = sample.ratio {
+                    self.ratios.0 += 1;
+                    let band = self.run.ratio_band;
+                    self.ratios.1 += u64::from((band.low..=band.high).contains(&ratio));
+                    self.ratios.2 += u64::from(ratio > band.drifting);
+                }
             }
+            "settling" => self.trained_until = self.time,
             "joining" => self.has_copied = true,
             _ => {}
-        }
-        if let Some(ratio) = sample.ratio {
-            self.ratios.0 += 1;
-            let band = self.run.ratio_band;
-            self.ratios.1 += u64::from((band.low..=band.high).contains(&ratio));
-            self.ratios.2 += u64::from(ratio > band.drifting);
         }
         let is_new =
             |last: &Evaluation| Some(last.loss) != sample.validation_loss || last.place.piece != self.place.piece;

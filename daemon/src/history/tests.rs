@@ -180,7 +180,7 @@ fn the_page_says_in_its_first_sentence_what_came_of_it() {
     let whole = history(ada.into_iter().chain(bob));
     let page = page_of(&whole, false);
     let verdict = page.lines().find(|line| line.contains("class=\"verdict\"")).expect("a verdict");
-    let expected = "The run \u{201c}tiny\u{201d} is complete: 2 nodes of 3 trained together over 1 min 50 s, the loss on held-out \
+    let expected = "The run \u{201c}tiny\u{201d} is complete: 2 nodes of 3 trained together over 1 min 46 s, the loss on held-out \
                     data fell from 4.034 to 3.146 nats per byte, and the models stayed together; but a node broke off once, 25 % \
                     of 4 exchanges failed, and 1 warning was given.";
     assert!(verdict.contains(expected), "{verdict}");
@@ -272,6 +272,10 @@ fn a_run_that_is_over_and_served_is_not_under_way() {
     ada.tell(Body::Sample(Box::new(Sample { phase: "completed".to_owned(), steps: 110, ..Sample::default() })));
     let served = verdict::verdict(&history(ada.told.clone()), now(&ada), false);
     assert!(served.contains("\u{201d} has ended here and is still served: "), "{served}");
+    let drifting = Sample { phase: "completed".to_owned(), steps: 110, ratio: Some(99.0), ..Sample::default() };
+    (0..60).for_each(|_| ada.tell(Body::Sample(Box::new(drifting.clone()))));
+    let served = verdict::verdict(&history(ada.told.clone()), now(&ada), false);
+    assert!(served.contains(" over 11 s,") && !served.contains("further apart"), "{served}");
 }
 
 #[test]

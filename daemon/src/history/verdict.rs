@@ -15,6 +15,9 @@ const END_SHARE: f64 = 0.9;
 pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String {
     let nodes = || history.nodes.values();
     let (begin, end) = history.times();
+    // Who has trained may serve others for days.
+    let trained_until = nodes().map(|node| node.trained_until).fold(0.0, f64::max);
+    let end = if trained_until > 0.0 { trained_until } else { end };
     let time = duration(Duration::try_from_secs_f64(end - begin).unwrap_or_default());
     let name = nodes()
         .next()
