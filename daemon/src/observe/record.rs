@@ -112,6 +112,9 @@ pub struct Sample {
     /// Steps at which training ends: own ones or the swarm's, whichever ends it first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_max: Option<u64>,
+    /// The same where it is the swarm's progress that ends it first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress_max: Option<u64>,
     /// Seconds until then, at the pace of the last minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<f64>,

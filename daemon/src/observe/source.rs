@@ -150,14 +150,14 @@ pub(crate) fn sample(report: &NodeReport, root: &Path) -> Sample {
     let known = |value: Option<f64>| value.filter(|value| value.is_finite());
     let scores = report.scores.unwrap_or_default();
     let end = report.outlook.nearer(report.steps, finite(report.progress));
-    let steps_max = end.own.or(end.swarm);
     Sample {
         phase: report.phase.clone(),
         doing: report.doing.clone(),
         steps: report.steps,
         progress: finite(report.progress),
         share: known(report.outlook.share),
-        steps_max,
+        steps_max: end.own.or(end.swarm),
+        progress_max: end.swarm,
         seconds_left: known(report.outlook.seconds_left),
         copied: report.copying.as_ref().map(|copy| copy.share),
         loss: known(report.loss),

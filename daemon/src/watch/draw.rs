@@ -288,9 +288,16 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
             parts.push(format!("{bar}{}", figures::percent(share)));
         }
         let steps = figures::count(sample.steps);
-        let of = sample.steps_max.map_or(String::new(), |most| format!(" of {}", figures::count(most)));
-        parts.push(format!("own step {steps}{of}"));
-        parts.push(figures::time_left(sample.seconds_left));
+        if let Some(most) = sample.progress_max {
+            let swarm = figures::count(sample.progress.max(0.0) as u64);
+            parts.push(format!("swarm step {swarm} of {}", figures::count(most)));
+            parts.push(figures::time_left(sample.seconds_left));
+            parts.push(format!("own {steps}"));
+        } else {
+            let of = sample.steps_max.map_or(String::new(), |most| format!(" of {}", figures::count(most)));
+            parts.push(format!("own step {steps}{of}"));
+            parts.push(figures::time_left(sample.seconds_left));
+        }
         let line = figures::fitted(parts, area.width.into());
         painter.text(area, 0, 1, &line, Tone::Plain);
     }

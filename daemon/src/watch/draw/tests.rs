@@ -197,6 +197,17 @@ fn the_first_screen_says_whether_it_trains_with_whom_whether_they_agree_and_what
 }
 
 #[test]
+fn where_the_swarm_ends_the_run_its_progress_is_shown() {
+    let mut picture = story("12D3KooWatticATTIC", 120, 1.0);
+    for node in picture.nodes.values_mut() {
+        node.sample.as_mut().expect("a sample").progress_max = Some(8000);
+    }
+    let shown = text(&screen(&picture, &View::default(), PLAIN, (80, 24)));
+    let expected = "training - [####----------] 30 % - swarm step 2,400 of 8,000 - 4 min 40 s left";
+    assert!(shown.lines().nth(1).is_some_and(|row| row.starts_with(expected)), "{shown}");
+}
+
+#[test]
 fn a_ratio_that_is_too_high_is_told_whole_on_a_usual_terminal() {
     let mut picture = story("12D3KooWatticATTIC", 30, 1.0);
     let node = picture.nodes.get_mut("12D3KooWatticATTIC").expect("there");

@@ -126,7 +126,8 @@ function howFar({ sample, up }) {
   const parts = [];
   const share = sample.copied ?? sample.share;
   if (isNumber(share)) parts.push(`${percent(share)} ${isNumber(sample.copied) ? "copied" : "done"}`);
-  parts.push(`step ${count(sample.steps)}${isNumber(sample.steps_max) ? ` of ${count(sample.steps_max)}` : ""}`);
+  if (isNumber(sample.progress_max)) parts.push(`swarm step ${count(Math.max(0, sample.progress))} of ${count(sample.progress_max)}`);
+  else parts.push(`own step ${count(sample.steps)}${isNumber(sample.steps_max) ? ` of ${count(sample.steps_max)}` : ""}`);
   if (isNumber(sample.seconds_left)) parts.push(`${duration(sample.seconds_left)} left`);
   parts.push(`running for ${duration(up)}`);
   return parts.join(" · ");
