@@ -1,5 +1,6 @@
 //! What a daemon tells of itself while it runs: the hub of its records, what feeds it, the journal, and programs that draw it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,10 +11,10 @@ use tokio::task::JoinHandle;
 
 use super::Plan;
 use crate::console::note;
-use crate::engine::Noticed;
+use crate::engine::{Noticed, PeerTraffic};
 use crate::observe::record::{EndFacts, RunFacts};
 use crate::observe::report::NodeReport;
-use crate::observe::source::{observe, sample};
+use crate::observe::source::{last_peers, observe, sample};
 use crate::observe::traffic::{self, Traffic};
 use crate::observe::{Body, Hub, Journal};
 use crate::settings::NodeSettings;
@@ -132,8 +133,14 @@ impl Observing {
 
     /// The last records, of how it stands at the end too, and what is left for those who write and send: a model, too, where there
     /// is time for it.
-    pub(super) async fn end(self, last: &NodeReport, root: &Path, (end, has_time): (EndFacts, bool)) {
+    pub(super) async fn end(
+        self,
+        (last, peers): (&NodeReport, &BTreeMap<PeerId, PeerTraffic>),
+        root: &Path,
+        (end, has_time): (EndFacts, bool),
+    ) {
         self.source.abort();
+        self.hub.tell(Body::Peers(last_peers(&self.hub, last, peers)));
         self.hub.tell(Body::Sample(Box::new(sample(last, root))));
         self.keeping.abort();
         write_traffic(&self.hub, &self.traffic_path);

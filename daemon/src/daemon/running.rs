@@ -321,8 +321,9 @@ impl Running {
         let hub = observing.hub();
         let result = finish(stopped, (&reporter, &hub), hurry, &console, (next, &checkpoints)).await;
         let _ = tokio::task::spawn_blocking(move || drop(helpers)).await;
-        let last = reporter.report(&reporter.pictures.borrow());
-        observing.end(&last, directory.root(), (reporter.outcome(&known_end), has_time)).await;
+        let picture = reporter.pictures.borrow().clone();
+        let last = reporter.report(&picture);
+        observing.end((&last, &picture.peers), directory.root(), (reporter.outcome(&known_end), has_time)).await;
         self.beside_end.iter().for_each(AbortHandle::abort);
         let result = result.and_then(|()| double::verdict(*self.double.borrow(), &directory.identity_path()));
         if let (Err(_), Some(announcement)) = (&result, Arc::into_inner(self.announcement)) {

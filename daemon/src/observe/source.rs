@@ -1,16 +1,18 @@
 //! Where records come from: the node's reports, what the core notices, and what the system says of the process.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use murmur_protocol::{ExchangeFailure, Fragment, Notice, Part, Vector};
+use murmur_protocol::{ExchangeFailure, Fragment, Notice, Part, PeerId, Vector};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::hub::Hub;
 use super::record::{Body, EventFacts, ExchangeFacts, Level, Missed, PEERS_MAX, PeerFacts, Peers, Sample};
 use crate::console::{Heard, Hearing, Words};
-use crate::engine::Noticed;
+use crate::engine::{Noticed, PeerTraffic};
 use crate::observe::report::{MemberReport, NodeReport};
 use crate::process::stats;
 use crate::store::free_bytes;
@@ -168,9 +170,9 @@ pub(crate) fn sample(report: &NodeReport, root: &Path) -> Sample {
         r_squared: known(scores.r_squared),
         epsilon: known(report.privacy.map(|privacy| privacy.epsilon)),
         tokens_per_second: finite(report.tokens_per_second),
+        tokens_trained: Some(report.times.tokens_trained),
         swarm_tokens_per_second: finite(report.swarm_tokens_per_second),
         step_seconds: finite(report.step_seconds),
-        tokens_trained: Some(report.times.tokens_trained),
         peers: report.peers as u64,
         exchanges: report.exchanges_completed,
         exchanges_failed: report.exchanges_failed,
@@ -202,6 +204,26 @@ fn peers(report: &NodeReport) -> Peers {
     Peers { peers, more }
 }
 
+/// All with whom bytes were exchanged, as they stand at the end: of those that have left before, what the hub last told. Those
+/// that are connected come first, then those with most bytes.
+pub(crate) fn last_peers(hub: &Hub, report: &NodeReport, traffic: &BTreeMap<PeerId, PeerTraffic>) -> Peers {
+    let listed = |id: &str| report.members.iter().any(|member| member.peer == id);
+    let mut all: Vec<PeerFacts> = report.members.iter().map(|member| peer(report, member)).collect();
+    all.extend(traffic.iter().map(|(id, traffic)| (id.to_string(), traffic)).filter(|(id, _)| !listed(id)).map(
+        |(id, traffic)| {
+            let told = hub.read(|me, picture| Some(picture.nodes.get(me)?.peers.get(&id)?.facts.clone()));
+            let (sent, received) = (Some(traffic.sent), Some(traffic.received));
+            let facts = told.unwrap_or_else(|| PeerFacts { peer: id, trust: 1.0, ..PeerFacts::default() });
+            PeerFacts { connected: traffic.is_connected, sent, received, ..facts }
+        },
+    ));
+    let bytes = |facts: &PeerFacts| facts.sent.unwrap_or(0) + facts.received.unwrap_or(0);
+    all.sort_by_key(|facts| (!facts.connected, Reverse(bytes(facts))));
+    let more = all.len().saturating_sub(PEERS_MAX) as u64;
+    all.truncate(PEERS_MAX);
+    Peers { peers: all, more }
+}
+
 fn peer(report: &NodeReport, member: &MemberReport) -> PeerFacts {
     let distrusted = report.distrusted.iter().find(|distrusted| distrusted.peer == member.peer);
     PeerFacts {
@@ -223,8 +245,6 @@ fn peer(report: &NodeReport, member: &MemberReport) -> PeerFacts {
 mod tests {
     use std::time::Instant;
 
-    use murmur_protocol::PeerId;
-
     use super::*;
     use crate::engine::Taken;
 
@@ -245,6 +265,27 @@ mod tests {
         assert_eq!((list.peers.len(), list.more), (PEERS_MAX, 36));
         assert_eq!((list.peers[0].peer.as_str(), list.peers[1].peer.as_str()), ("90", "0"));
         assert_eq!(list.peers[0].trust, 1.0);
+    }
+
+    #[test]
+    fn the_last_list_has_the_bytes_of_those_that_have_left() {
+        let hub = Hub::new("a", 0, Instant::now());
+        let named = |number: u8| MemberReport {
+            peer: peer_id(number).to_string(),
+            name: Some(format!("node {number}")),
+            bytes_sent: Some(10),
+            ..MemberReport::default()
+        };
+        let before = NodeReport { members: vec![named(1), named(2)], ..NodeReport::default() };
+        hub.tell(Body::Peers(peers(&before)));
+        let last = NodeReport { members: vec![named(2)], ..NodeReport::default() };
+        let traffic = |sent| PeerTraffic { sent, received: 5, ..PeerTraffic::default() };
+        let ledger = BTreeMap::from([(peer_id(1), traffic(500)), (peer_id(2), traffic(10)), (peer_id(3), traffic(7))]);
+        let list = last_peers(&hub, &last, &ledger).peers;
+        let told: Vec<_> = list.iter().map(|facts| (facts.name.as_deref(), facts.sent, facts.received)).collect();
+        let expected =
+            [(Some("node 1"), Some(500), Some(5)), (None, Some(7), Some(5)), (Some("node 2"), Some(10), None)];
+        assert_eq!(told, expected);
     }
 
     #[test]
