@@ -146,12 +146,12 @@ pub struct Sample {
     pub epsilon: Option<f64>,
     /// Tokens (bytes of text) or images a second, lately; 0 while it does not train, be it that it waits for others.
     pub tokens_per_second: f64,
-    /// The same of all members that this node has heard of lately, as they say themselves, and its own.
-    pub swarm_tokens_per_second: f64,
-    /// Seconds of a step, lately.
     /// Tokens, images or rows that this process has trained on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_trained: Option<u64>,
+    /// The same of all members that this node has heard of lately, as they say themselves, and its own.
+    pub swarm_tokens_per_second: f64,
+    /// Seconds of a step, lately.
     pub step_seconds: f64,
     /// Members connected.
     pub peers: u64,
@@ -159,7 +159,7 @@ pub struct Sample {
     pub exchanges: u64,
     /// Exchanges that broke off.
     pub exchanges_failed: u64,
-    /// How far apart its model and its last partner's were, over √2.
+    /// How far apart its model and its last partner's were, over √2; none while it trains with nobody connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disagreement: Option<f64>,
     /// Disagreement over what own training does between two exchanges; the run's `ratio_band` says what it means.
@@ -167,9 +167,9 @@ pub struct Sample {
     pub ratio: Option<f64>,
     /// Own steps between two own exchanges at present; 0 where all members average at once.
     pub interval_steps: f64,
-    /// Bytes sent since the process began, encryption and framing included.
+    /// Bytes sent since the process began, with encryption and framing; over QUIC those of its streams, without what QUIC adds.
     pub sent: u64,
-    /// Bytes received since the process began.
+    /// The same, received.
     pub received: u64,
     /// Bytes of the day, both ways, over restarts.
     pub today: u64,

@@ -132,9 +132,9 @@ pub struct NodeReport {
     pub resting: Option<String>,
     /// Bytes of the day, sent and received together, over restarts.
     pub bytes_today: u64,
-    /// Bytes sent on the wire, encryption and framing included.
+    /// Bytes sent, with encryption and framing; over QUIC those of its streams, without what QUIC adds.
     pub bytes_sent: u64,
-    /// Bytes received on the wire.
+    /// The same, received.
     pub bytes_received: u64,
     /// Where the time in training went.
     #[serde(flatten)]
