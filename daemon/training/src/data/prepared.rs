@@ -61,8 +61,8 @@ impl Key {
     }
 }
 
-/// The content of the file of this key in `folder`, written by `write` where it is not there whole, which is told the folder that the file lies in
-/// meanwhile. Without a folder it is a temporary file that ends with the process.
+/// The content of the file of this key in `folder`, written by `write` where it is not there whole, which is told the folder that the
+/// file lies in meanwhile. Without a folder it is a temporary file that ends with the process.
 ///
 /// # Errors
 /// Those of `write`, and a disk that is full or not writable.
@@ -97,7 +97,8 @@ pub(super) fn open_or_write(
     Ok(content.slice(..content.len() - LENGTH_BYTES))
 }
 
-/// The content of a file that was written before; `None` where there is none, or it is damaged. Its time of change says from now on that it is used.
+/// The content of a file that was written before; `None` where there is none, or it is damaged. Its time of change says from now on
+/// that it is used.
 fn reopened(path: &Path) -> std::io::Result<Option<Bytes>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
