@@ -150,17 +150,35 @@ fn steps_until_all_have_heard(report: &NodeReport) -> f64 {
 
 /// How fast the swarm's progress grows.
 fn steps_per_second(report: &NodeReport) -> Option<f64> {
+    if let Some(pace) = report.outlook.pace.filter(|pace| pace.swarm > 0.0) {
+        return Some(pace.swarm);
+    }
     progress_per_step(report).filter(|_| report.step_seconds > 0.0).map(|progress| progress / report.step_seconds)
 }
 
-/// By how much the swarm's progress has grown with each own step so far.
+/// By how much the swarm's progress grows with each own step: in the last minute, where that is known. Of all steps so far, progress
+/// that the others made while this node was away counts as well.
 fn progress_per_step(report: &NodeReport) -> Option<f64> {
+    if let Some(pace) = report.outlook.pace.filter(|pace| pace.own > 0.0 && pace.swarm > 0.0) {
+        return Some(pace.swarm / pace.own);
+    }
     (report.steps > 0 && report.progress > 0.0).then(|| report.progress / report.steps as f64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::outlook::{OutlookReport, Pace};
+
+    /// The others made three thousand steps while it was away.
+    #[test]
+    fn a_node_that_was_away_counts_by_the_pace_of_the_last_minute() {
+        let outlook = OutlookReport { pace: Some(Pace { own: 20.0, swarm: 20.0 }), ..OutlookReport::default() };
+        let away = NodeReport { steps: 100, progress: 3100.0, step_seconds: 0.05, outlook, ..NodeReport::default() };
+        assert_eq!((steps_per_second(&away), progress_per_step(&away)), (Some(20.0), Some(1.0)));
+        let outlook = OutlookReport::default();
+        assert_eq!(progress_per_step(&NodeReport { outlook, ..away }), Some(31.0), "nothing better is known");
+    }
 
     #[tokio::test]
     async fn an_order_is_newer_than_the_one_before_whatever_the_clock_says() {

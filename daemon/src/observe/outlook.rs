@@ -33,6 +33,18 @@ pub struct OutlookReport {
     pub swarm_steps: Option<u64>,
     /// Seconds until then, at the pace of the last minute.
     pub seconds_left: Option<f64>,
+    /// That pace.
+    #[serde(skip)]
+    pub pace: Option<Pace>,
+}
+
+/// How fast steps are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Own steps a second.
+    pub own: f64,
+    /// Swarm progress, in steps a second.
+    pub swarm: f64,
 }
 
 impl OutlookReport {
@@ -46,10 +58,10 @@ impl OutlookReport {
     }
 }
 
-/// What is remembered of the last minute: (seconds, share done).
+/// What is remembered of the last minute: (seconds, own steps, swarm progress).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outlook {
-    looks: VecDeque<(f64, f64)>,
+    looks: VecDeque<(f64, u64, f64)>,
 }
 
 impl Length {
@@ -66,28 +78,33 @@ impl Outlook {
     /// is no pace of its own.
     pub(crate) fn look(&mut self, length: Length, seconds: Option<f64>, own: u64, swarm: f64) -> OutlookReport {
         let share = length.share(own, swarm);
-        let report = OutlookReport { share, own_steps: length.own, swarm_steps: length.swarm, seconds_left: None };
-        let Some(share) = share else { return report };
+        let report =
+            OutlookReport { share, own_steps: length.own, swarm_steps: length.swarm, ..OutlookReport::default() };
         let Some(seconds) = seconds else {
             self.looks.clear();
             return report;
         };
-        // A copied model, or an end that was moved: another way.
-        if self.looks.back().is_some_and(|(_, last)| share < *last) {
+        // A copied model.
+        if self.looks.back().is_some_and(|(_, _, last)| swarm < *last) {
             self.looks.clear();
         }
-        if self.looks.back().is_none_or(|(last, _)| seconds - last >= LOOK_SECONDS) {
-            self.looks.push_back((seconds, share));
+        if self.looks.back().is_none_or(|(last, ..)| seconds - last >= LOOK_SECONDS) {
+            self.looks.push_back((seconds, own, swarm));
         }
-        while self.looks.len() > 2 && self.looks.front().is_some_and(|(first, _)| seconds - first > WINDOW_SECONDS) {
+        while self.looks.len() > 2 && self.looks.front().is_some_and(|(first, ..)| seconds - first > WINDOW_SECONDS) {
             self.looks.pop_front();
         }
-        let seconds_left = self.looks.front().and_then(|(begun, first)| {
-            let (took, done) = (seconds - begun, share - first);
-            let is_known = took >= BELIEVED_AFTER_SECONDS && done > 0.0;
-            (is_known || share >= 1.0).then(|| if share >= 1.0 { 0.0 } else { took * (1.0 - share) / done })
+        let first = self.looks.front().filter(|(begun, ..)| seconds - begun >= BELIEVED_AFTER_SECONDS);
+        let Some((took, before)) = first.map(|(begun, own, swarm)| (seconds - begun, (*own, *swarm))) else {
+            return OutlookReport { seconds_left: share.filter(|share| *share >= 1.0).map(|_| 0.0), ..report };
+        };
+        let pace = Pace { own: own.saturating_sub(before.0) as f64 / took, swarm: (swarm - before.1) / took };
+        let seconds_left = share.and_then(|share| {
+            let done = share - length.share(before.0, before.1)?;
+            let left = if share >= 1.0 { 0.0 } else { took * (1.0 - share) / done };
+            Some(left).filter(|_| share >= 1.0 || done > 0.0)
         });
-        OutlookReport { seconds_left, ..report }
+        OutlookReport { seconds_left, pace: Some(pace), ..report }
     }
 }
 
