@@ -422,7 +422,9 @@ impl TrainerThread {
     /// What follows a step: an evaluation and a checkpoint where they are due, and a report.
     fn after_step(&mut self) {
         let after = Instant::now();
-        if self.settings.evaluate_every.is_some_and(|every| self.view.steps.is_multiple_of(every)) {
+        // Members that wait for one another evaluate at the same step, or each would wait for every other one's evaluation.
+        let counted = if self.member.is_some() { self.view.progress as u64 } else { self.view.steps };
+        if self.settings.evaluate_every.is_some_and(|every| counted.is_multiple_of(every)) {
             self.evaluate();
         }
         self.save_where_due();
