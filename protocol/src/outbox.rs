@@ -117,6 +117,11 @@ impl Outbox {
         transfer
     }
 
+    /// Bytes of all transfers that have not ended.
+    pub(crate) fn bytes_under_way(&self) -> usize {
+        self.transfers.values().map(|(bytes, _)| bytes).sum()
+    }
+
     /// A transfer has ended: its bytes, and how long it took; `None` for one that is forgotten.
     pub(crate) fn transfer_ended(&mut self, transfer: TransferId) -> Option<(usize, Duration)> {
         let (bytes, since) = self.transfers.remove(&transfer)?;

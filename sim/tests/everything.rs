@@ -82,26 +82,6 @@ fn every_kind_of_event_happens() {
     panic!("no seed has {missing:?}");
 }
 
-/// One member's way out is so narrow that what it replies may arrive after others have given the exchange up. It moved alone.
-#[test]
-fn a_member_on_a_narrow_line_does_not_move_alone() {
-    for uplink in [6e3, 3e3, 1.5e3] {
-        let text = format!(
-            r#"
-            scenario.about = "one narrow line among fast ones"
-            swarm = {{ nodes = 6, parameters = 20000, step_seconds = 0.1, addresses = 5 }}
-            trainer = {{ kind = "quadratic", learning_rate = 0.02, spread = 0.5, noise = 0.5 }}
-            gossip = {{ kind = ["pairs"], bits = [8], interval_steps = 20, fragments = 1, gamma = 0.5, outer_learning_rate = 0.0 }}
-            phases = {{ faults_seconds = 200, calm_seconds = 200 }}
-            network.latency_seconds_median = 0.02
-            lines = {{ uplink_bytes_per_second = 2e6, downlink_bytes_per_second = 5e6 }}
-            slow_lines = {{ share = 0.17, uplink_bytes_per_second = {uplink:?}, downlink_bytes_per_second = 50e3 }}
-            "#
-        );
-        assert_first_seeds_hold(&toml::from_str(&text).expect("it parses"), 3);
-    }
-}
-
 /// A seed that fails is run again with `murmur sim replay everything --seed N`.
 #[test]
 fn the_first_seeds_hold() {

@@ -1,5 +1,7 @@
 //! An exchange that another member has started, from its proposal to the last word about it.
 
+use std::time::Duration;
+
 use super::super::averaging::{Averaging, Circumstances};
 use super::super::outbound::Outbound;
 use super::super::terms::Terms;
@@ -129,8 +131,8 @@ impl Incoming {
         self.sent().all(Outbound::has_arrived)
     }
 
-    /// Merges once the starter's codes are here and ours are there, or will surely be in time. Where the starter had ours so late that it
-    /// gives the exchange up before it hears of the merge, nothing is merged: this side would move alone.
+    /// Merges once the starter's codes are here and ours are there, or will surely be in time. Where the starter would give the exchange up
+    /// before it hears of the merge, behind what else is on its way out, nothing is merged: this side would move alone.
     pub(super) fn merge_once_complete(
         &mut self,
         now: Time,
@@ -139,9 +141,13 @@ impl Incoming {
         out: &mut Outbox,
     ) {
         let (Stage::AwaitingCodes(scales, about), Some(reply)) = (&self.stage, &self.reply) else { return };
-        let takes = averaging.cadence.sending_time(reply.payload().len());
-        let is_sure = takes.is_some_and(|takes| now + takes.saturating_mul(SURELY_TIMES) <= self.reply_until);
-        if self.reply_until <= now || !(reply.has_arrived() || (reply.is_on_its_way() && is_sure)) {
+        let queue = averaging.cadence.sending_time(out.bytes_under_way());
+        let is_in_time = |times: u32, queue: Duration| now + queue.saturating_mul(times) < self.reply_until;
+        let is_heard = match reply.has_arrived() {
+            true => is_in_time(1, queue.unwrap_or_default()),
+            false => reply.is_on_its_way() && queue.is_some_and(|queue| is_in_time(SURELY_TIMES, queue)),
+        };
+        if !is_heard {
             return;
         }
         let Some(received) = self.received.take() else { return };
