@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::ending::ended_ahead;
+use super::ending::{at_work, ended_ahead};
 use super::phase::{Outside, Phase, Stall};
 use super::timeouts::{Split, WAITS_BELIEVED};
 use super::{Announced, Collective, Epoch, Members, OPERATIONS_MAX, Order, Stalled, Version, Word};
@@ -135,8 +135,7 @@ impl Collective {
             }
         }
         // Who has ended trains no more, whomever it gives its state to. Of two parts that are alike one gives way.
-        let at_work = |members: &Members| members.iter().filter(|peer| !self.ended.contains_key(peer)).count();
-        let (other, own) = (at_work(&members), at_work(&self.members));
+        let (other, own) = (at_work(&self.ended, &members).len(), at_work(&self.ended, &self.members).len());
         let (other, own) = ((other, version, epoch), (own, self.group_version(), self.epoch));
         if let Phase::Stalled(stall) = &mut self.phase {
             stall.running.insert(from, now);
@@ -189,9 +188,8 @@ impl Collective {
             return;
         }
         self.tells_others_at = now + TELL_OTHERS;
-        let others: Members = self.everybody.without(&self.members);
-        let at_work: Members = others.iter().filter(|peer| !self.ended.contains_key(peer)).collect();
-        at_work.iter().for_each(|to| self.say_running(to));
+        let others = self.everybody.without(&self.members);
+        at_work(&self.ended, &others).iter().for_each(|to| self.say_running(to));
     }
 
     /// Decides as soon as everybody has been heard who can be.
@@ -244,9 +242,9 @@ impl Collective {
             Split::EachGoesOn => !is_awaited,
         };
         // A group of several that go on has more to lose than who is alone.
-        let at_work = |members: &Members| members.iter().filter(|peer| !self.ended.contains_key(peer)).count();
+        let is_group = |members: &Members| at_work(&self.ended, members).len() > 1;
         let furthest = here()
-            .filter_map(|(_, said)| said.version.map(|version| (at_work(&said.members) > 1, version)))
+            .filter_map(|(_, said)| said.version.map(|version| (is_group(&said.members), version)))
             .max()
             .map(|(_, version)| version);
         let (Some(version), true) = (furthest, may_go_on && present.lowest() == Some(self.me)) else {

@@ -133,6 +133,11 @@ impl Collective {
     }
 }
 
+/// Those that have not ended.
+pub(super) fn at_work(ended: &BTreeMap<PeerId, Version>, members: &Members) -> Members {
+    members.iter().filter(|peer| !ended.contains_key(peer)).collect()
+}
+
 /// How many beside those present have ended with the operation that follows this state behind them.
 pub(super) fn ended_ahead(ended: &BTreeMap<PeerId, Version>, present: &Members, version: Version) -> usize {
     let is_ahead = |one: &Version| one.operations > version.operations;
