@@ -165,11 +165,15 @@ pub(crate) const OUTGOING_PARTS_MAX: usize = STATE_PARTS_ON_THEIR_WAY_MAX;
 /// The longest transfer header, in bytes; ours take up to 60.
 pub(crate) const HEADER_BYTES_MAX: usize = 4 * 1024;
 
-/// Payload bytes read or written at once. Between 16 KiB and 4 MiB the size makes no difference to the speed (measured).
-pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
+/// Payload bytes read or written at once. With yamux's header of 12 bytes they fill one record of TLS. Between 16 KiB and 4 MiB the
+/// size makes no difference to the speed (measured).
+pub(crate) const CHUNK_BYTES: usize = 16 * 1024 - 12;
 
-/// More than the longest frame of yamux: 16 KiB and a header of 12 bytes.
-pub(crate) const FRAME_BYTES_MAX: usize = 17 * 1024;
+/// A payload's digest takes so many bytes at once.
+pub(crate) const DIGEST_STEP_BYTES: usize = 128 * 1024;
+
+/// A payload's first bytes, at least so many, may move when its buffer grows; after them it has all addresses that it needs.
+pub(crate) const MOVED_BYTES_MAX: usize = 1024 * 1024;
 
 /// What waits on the way to a peer is to be carried in this time: pings and messages wait behind it.
 pub(crate) const FLOW_DELAY: Duration = Duration::from_secs(1);
@@ -230,6 +234,9 @@ pub(crate) const STALL_HEARD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Unit of the inbound byte budget, so that a semaphore of 32-bit requests can count it.
 pub(crate) const BUDGET_UNIT_BYTES: u64 = 1024;
+
+/// What a payload holds at first; then it doubles. Of whole units: the parts of a largest payload, each rounded up, would not fit.
+pub(crate) const ROOM_START_BYTES: usize = 16 * BUDGET_UNIT_BYTES as usize;
 
 /// Opening a connection, encryption, multiplexing and the gate of a closed run included. Less than the ten seconds after
 /// which libp2p gives up a probe of reachability: a NAT answers a dial with silence, and whoever is asked to try one has

@@ -13,6 +13,7 @@
 //! grows its buffer as bytes arrive, and gives up where nothing moves, or far less than any link carries. All of it runs in
 //! the tasks of one peer, so a slow or hostile peer delays nobody else.
 
+mod digest;
 pub(crate) mod flow;
 pub(crate) mod receive;
 pub(crate) mod room;

@@ -7,14 +7,14 @@ use std::io;
 use libp2p::core::transport::{PortUse, TransportError};
 use libp2p::swarm::DialError;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::{Multiaddr, connection_limits, dns, tls};
+use libp2p::{Multiaddr, connection_limits, dns};
 use murmur_protocol::{Address, Event, PeerId};
 
 use crate::address::{to_dialable, to_libp2p_peer};
 use crate::bounds::{DIAL_ADDRESSES_MAX, DIAL_TIMEOUT};
 use crate::error_chain::causes;
 use crate::handshake::Dialed;
-use crate::security::SecurityError;
+use crate::security::{SecurityError, TlsError};
 
 /// One dial of the core's: all addresses at once where the peer is known, one after the other where it is not (they may
 /// belong to different peers).
@@ -186,7 +186,7 @@ fn describe_io(error: &io::Error) -> String {
 fn both_are_clients(error: &DialError) -> bool {
     has_cause(error, |cause| {
         let failure = cause.downcast_ref::<SecurityError>();
-        matches!(failure, Some(SecurityError::Tls(tls::UpgradeError::ClientUpgrade(_))))
+        matches!(failure, Some(SecurityError::Tls(TlsError::Client(_))))
     })
 }
 

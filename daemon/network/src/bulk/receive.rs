@@ -9,11 +9,12 @@ use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Event, Payload, PeerId, codec};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::digest::RunningDigest;
 use super::room::{Held, Inflow};
 use super::{DIGEST_BYTES, LAST_WORD};
 use crate::bounds::{
     CHUNK_BYTES, CONFIRM_BYTES, CONFIRM_BYTES_MAX, CONFIRM_PERIOD, CONFIRM_PERIOD_MAX, HEADER_BYTES_MAX,
-    HEADER_TIMEOUT, PROGRESS_TIMEOUT, ROOM_TIMEOUT, STALL_HEARD_WITHIN,
+    HEADER_TIMEOUT, MOVED_BYTES_MAX, PROGRESS_TIMEOUT, ROOM_START_BYTES, ROOM_TIMEOUT, STALL_HEARD_WITHIN,
 };
 use crate::frame::{FrameError, read_frame};
 use crate::moving::{Stalled, within};
@@ -116,27 +117,31 @@ struct Incoming<'a> {
 }
 
 impl Incoming<'_> {
-    /// Reads `length` bytes and their digest. The buffer doubles as bytes arrive, up to the announced length, so that an
-    /// announcement alone costs nothing.
+    /// Reads `length` bytes and their digest. Memory is asked for as bytes arrive, each time as much as has come before, so that an
+    /// announcement alone costs nothing. Once a peer has sent some the address space is taken for all of it: pages that nothing was
+    /// written to are no memory, and the bytes need not move.
     async fn read_payload(&mut self, length: u64) -> Result<Payload, ReceiveError> {
         let too_long = Misbehaviour::WrongLength { expected: isize::MAX as u64, actual: length };
         let length = usize::try_from(length).map_err(|_| too_long)?;
         let mut bytes: Vec<u8> = Vec::new();
-        let mut hasher = blake3::Hasher::new();
+        let mut room = 0;
+        let mut running = RunningDigest::default();
         let mut told = Told { unconfirmed: 0, at: None };
         let rate_min = self.inflow.rate_min();
         while bytes.len() < length {
             let start = bytes.len();
-            if bytes.capacity() == start {
-                let more = start.max(CHUNK_BYTES).min(length - start);
+            if start == room {
+                let more = start.max(ROOM_START_BYTES).min(length - start);
                 self.make_room(more, length).await?;
-                bytes.reserve_exact(more);
+                room += more;
+                let whole = if start < MOVED_BYTES_MAX { room } else { length };
+                bytes.try_reserve_exact(whole - start).map_err(|_| ReceiveError::NoRoom)?;
             }
-            bytes.resize(bytes.capacity().min(length).min(start + CHUNK_BYTES), 0);
+            bytes.resize(room.min(start + CHUNK_BYTES), 0);
             let may_take = PROGRESS_TIMEOUT + Duration::from_secs_f64(start as f64 / rate_min);
             let read = self.read_some(&mut bytes[start..], may_take, &mut told).await?;
             bytes.truncate(start + read);
-            hasher.update(&bytes[start..]);
+            running.catch_up(&bytes);
             self.shared.download.wait(read).await;
             told.unconfirmed += read;
             if bytes.len() < length && told.is_due() {
@@ -145,7 +150,7 @@ impl Incoming<'_> {
         }
         let mut digest = [0; DIGEST_BYTES];
         within(PROGRESS_TIMEOUT, fill(self.stream, &mut digest)).await?;
-        if hasher.finalize() != digest {
+        if running.of(&bytes) != digest {
             return Err(Misbehaviour::Garbage("a payload whose digest is another".to_owned()).into());
         }
         Ok(Payload::from(bytes))

@@ -11,6 +11,7 @@ use murmur_protocol::{Payload, codec};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout_at;
 
+use super::digest::RunningDigest;
 use super::flow::{Flow, InFlight, TransferProgress};
 use super::{LAST_WORD, WORD_BYTES};
 use crate::bounds::{PROGRESS_TIMEOUT, STALL_HEARD_WITHIN};
@@ -95,13 +96,14 @@ async fn write(
     transfer: &InFlight,
     opens: OwnedMutexGuard<()>,
 ) -> Result<WriteHalf<Stream>, SendError> {
-    let mut hasher = blake3::Hasher::new();
-    let (mut rest, mut opens) = (&payload.bytes()[..], Some(opens));
+    let bytes = payload.bytes();
+    let mut digest = RunningDigest::default();
+    let (mut rest, mut opens) = (&bytes[..], Some(opens));
     while !rest.is_empty() {
         opens = opens.filter(|_| rest.len() > transfer.window());
         let (piece, behind) = rest.split_at(transfer.piece().min(rest.len()));
         rest = behind;
-        hasher.update(piece);
+        digest.catch_up(&bytes[..bytes.len() - rest.len()]);
         upload.wait(piece.len()).await;
         if !transfer.try_admit(piece.len()) {
             writer.flush().await?;
@@ -109,7 +111,7 @@ async fn write(
         }
         writer.write_all(piece).await?;
     }
-    writer.write_all(hasher.finalize().as_bytes()).await?;
+    writer.write_all(digest.of(bytes).as_bytes()).await?;
     writer.flush().await?;
     transfer.end();
     Ok(writer)
