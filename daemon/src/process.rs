@@ -2,6 +2,7 @@
 
 pub mod background;
 pub mod memory;
+mod memory_limit;
 pub mod namespace;
 pub(crate) mod service_manager;
 pub(crate) mod signal;

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::memory_limit;
+
 /// Ticks of `/proc` a second, on every Linux since 2.6.
 const TICKS: u64 = 100;
 
@@ -16,23 +18,10 @@ pub(crate) fn memory() -> Option<u64> {
     kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
 }
 
-/// Memory that is free for new programs, in bytes, also by the limit of the container that this runs in.
+/// Memory that is free for new programs, in bytes, also by the limits of the container or the unit that this runs in.
 pub(crate) fn available_memory() -> Option<u64> {
     let machine = kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
-    let told = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
-    let number = |name: &str| told(name)?.trim().parse().ok();
-    let limits = number("memory.max").zip(number("memory.current"));
-    let left = limits.map(|(limit, used)| left_of(limit, used, &told("memory.stat").unwrap_or_default()));
-    Some(left.map_or(machine, |left| machine.min(left)))
-}
-
-/// What a container may still take, in bytes. `used` counts files that the system keeps in memory and gives up when programs want
-/// more; `stat` says how much of it these are.
-fn left_of(limit: u64, used: u64, stat: &str) -> u64 {
-    let value =
-        |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok());
-    let kept = ["active_file", "inactive_file", "slab_reclaimable"].into_iter().filter_map(value);
-    limit.saturating_sub(used.saturating_sub(kept.sum()))
+    Some(memory_limit::left().map_or(machine, |left| machine.min(left)))
 }
 
 /// Processor time of all threads so far, to a hundredth of a second.
@@ -74,9 +63,6 @@ mod tests {
         assert_eq!(kibibytes("VmHWM:\tmany\n", "VmHWM:"), None);
         assert_eq!(ticks("7 (a) b) c) S 1 7 7 0 -1 4194560 1 0 0 0 120 34 0 0 20"), Some(154));
         assert_eq!(ticks("nothing"), None);
-        let stat = "anon 5\ninactive_file 700\nactive_file 200\nslab_reclaimable 50\n";
-        assert_eq!([stat, "", "file 9"].map(|stat| left_of(1000, 960, stat)), [990, 40, 40]);
-        assert_eq!((left_of(1000, 1200, ""), left_of(1000, 100, stat)), (0, 1000));
         let text = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: A: B\nmodel name\t: C\n";
         assert_eq!((cpu_line(text, "model name"), cpu_line(text, "flags")), (Some("A: B".to_owned()), None));
     }
