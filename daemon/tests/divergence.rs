@@ -1,4 +1,4 @@
-//! The training driver with a model whose loss is no longer a number, or that a peer's replaces.
+//! The training driver with a model whose loss is no longer a number, that a peer's replaces, or that goes on with the others' alone.
 
 use std::path::Path;
 use std::time::Duration;
@@ -76,4 +76,26 @@ fn a_model_that_a_peer_s_replaces_is_kept_beside_the_checkpoints() {
     let kept = kept.expect("as waited for").state;
     assert!(kept.counters.steps >= before, "{} and {before}", kept.counters.steps);
     assert!(kept.parameters.iter().any(|value| (value - 0.02).abs() > 0.005), "the model of before");
+}
+
+/// A founder orders the run's end by what it shows, also where its own steps are over.
+#[test]
+fn who_has_ended_shows_how_far_exchanges_bring_it() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let manifest = manifest();
+    let engine = engine(&manifest);
+    let parameters = engine.layout().parameters();
+    let settings = TrainerSettings { steps_max: Some(3), ..settings(&manifest) };
+    let mut driven = Driven::start(folder.path(), engine, settings);
+    driven.trainer.try_order(TrainerOrder::Begin).expect("room");
+    driven.wait_for(|view| view.steps == 3);
+    driven.trainer.try_order(TrainerOrder::Complete).expect("room");
+    driven.wait_for(|view| view.completed);
+    let correction = Correction::new(Codes::Narrow(vec![0; parameters]), vec![0.0; parameters.div_ceil(BLOCK)]);
+    let order =
+        TrainerOrder::ApplyCorrection { request: RequestId(1), part: Part::MODEL, correction, progress_shift: 50.0 };
+    driven.trainer.try_order(order).expect("room");
+    let view = driven.wait_for(|view| view.progress >= 53.0);
+    assert_eq!((view.steps, view.completed), (3, true), "what else is shown stays");
+    driven.trainer.finish(false).expect("nothing was to be written");
 }

@@ -48,6 +48,9 @@ pub enum NotFinished {
     /// The pace is not known, so no time can be kept.
     #[error("how fast the swarm trains is not known yet")]
     NoPace,
+    /// Members of a synchronous run train on without this node, and it hears nothing of how far they are.
+    #[error("this node has ended before the run, and does not know how far the others are")]
+    Behind,
     /// The daemon ends.
     #[error("the daemon is about to end")]
     Ended,
@@ -60,6 +63,7 @@ impl NotFinished {
             NotFinished::NotFounder => "run `murmur finish` on the machine that founded the run",
             NotFinished::Complete => "`murmur sample`, `murmur eval` and `murmur export` use what it has learned",
             NotFinished::NoPace => "try again after some steps, or leave --in out",
+            NotFinished::Behind => "start it again without --steps, then finish the run",
             NotFinished::Ended => "start it again, then finish the run",
         }
     }
@@ -126,6 +130,9 @@ impl Finisher {
         if report.ends_at.is_some_and(|end| report.progress >= end) {
             return Err(NotFinished::Complete);
         }
+        if report.synchronous.is_some() && report.is_over() && report.peers > 0 {
+            return Err(NotFinished::Behind);
+        }
         let steps = steps.max(DECAY_STEPS_MIN);
         let from = report.progress + steps_until_all_have_heard(report);
         let until = ((from + steps) / self.round).ceil() * self.round;
@@ -169,6 +176,7 @@ fn progress_per_step(report: &NodeReport) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::observe::outlook::{OutlookReport, Pace};
+    use crate::observe::synchronous::SynchronousReport;
 
     /// The others made three thousand steps while it was away.
     #[test]
@@ -178,6 +186,28 @@ mod tests {
         assert_eq!((steps_per_second(&away), progress_per_step(&away)), (Some(20.0), Some(1.0)));
         let outlook = OutlookReport::default();
         assert_eq!(progress_per_step(&NodeReport { outlook, ..away }), Some(31.0), "nothing better is known");
+    }
+
+    #[tokio::test]
+    async fn a_member_of_a_synchronous_run_that_has_ended_does_not_order_an_end_that_the_others_have_passed() {
+        let founder = Keypair::generate_ed25519();
+        let mut manifest = RunManifest::default();
+        manifest.run.founder = peer_id(&founder).to_string();
+        let ended = NodeReport {
+            phase: "completed".to_owned(),
+            progress: 100.0,
+            peers: 2,
+            synchronous: Some(SynchronousReport::default()),
+            ..NodeReport::default()
+        };
+        let (reports, view) = watch::channel(ended.clone());
+        let (events, _ordered) = mpsc::channel(2);
+        let finisher = Finisher::new(&founder, &manifest, view, || None, events);
+        assert_eq!(finisher.finish(FinishWish::default()).await.err(), Some(NotFinished::Behind));
+        for ended in [NodeReport { peers: 0, ..ended.clone() }, NodeReport { synchronous: None, ..ended }] {
+            reports.send_replace(ended);
+            assert!(finisher.finish(FinishWish::default()).await.is_ok(), "alone, or told by exchanges");
+        }
     }
 
     #[tokio::test]

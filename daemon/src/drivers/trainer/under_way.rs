@@ -106,6 +106,10 @@ impl TrainerThread {
                     // A node for which the run is over stays at its end: others that are not there yet come to it.
                     let least = self.end().filter(|end| self.view.progress >= *end).unwrap_or(0.0);
                     self.view.progress = (self.view.progress + shift).max(least);
+                    // No step shows it where training is over: the founder then orders an end by it. What else is shown stays, that the
+                    // last checkpoint is done too.
+                    let progress = self.view.progress;
+                    self.view_sender.send_modify(|shown| shown.progress = progress);
                     let report = self.report();
                     self.tell(Event::CorrectionApplied { request, report });
                 }
