@@ -52,16 +52,19 @@ pub(super) fn length(asked: Option<AskedLength>, root: &Path) -> Result<Option<L
     let Some(asked) = asked else { return Ok(known) };
     let now = unix_seconds();
     let goes_on = match (asked, known) {
-        (AskedLength::Hours(asked), Some(Length::Hours { hours, until })) => asked == hours && until > now,
-        (AskedLength::Tokens(asked), Some(Length::Tokens { tokens, counted })) => asked == tokens && counted < tokens,
+        (AskedLength::Hours(asked), Some(Length::Hours { hours, .. })) => asked == hours,
+        (AskedLength::Tokens(asked), Some(Length::Tokens { tokens, .. })) => asked == tokens,
         _ => false,
     };
     if let Some(known) = known.filter(|_| goes_on) {
         let left = match known {
-            Length::Hours { until, .. } => format!("{:.2} h", (until - now) / 3600.0),
-            Length::Tokens { tokens, counted } => format!("{} tokens", figures::count((tokens - counted) as u64)),
+            Length::Hours { until, .. } if until > now => format!("{:.2} h are left", (until - now) / 3600.0),
+            Length::Tokens { tokens, counted } if counted < tokens => {
+                format!("{} tokens are left", figures::count((tokens - counted) as u64))
+            }
+            _ => "it is over, so the run ends now".to_owned(),
         };
-        note(&format!("length      {} as before: {left} are left; another number begins from now", asked.option()));
+        note(&format!("length      {} as before: {left}; another number begins from now", asked.option()));
         return Ok(Some(known));
     }
     Ok(Some(match asked {
@@ -116,6 +119,11 @@ pub(super) async fn finish_after(
             Length::Hours { .. } => finisher.finish(FinishWish { seconds: Some(left) }).await,
             Length::Tokens { .. } => match own_steps(left, &report) {
                 Some(steps) => finisher.finish_in(steps).await,
+                // Its own steps are over, and the others train.
+                None if report.swarm_tokens_per_second > 0.0 => {
+                    let seconds = left / report.swarm_tokens_per_second;
+                    finisher.finish(FinishWish { seconds: Some(seconds) }).await
+                }
                 None => Err(NotFinished::NoPace),
             },
         };
@@ -203,7 +211,7 @@ mod tests {
         let tokens = |counted| Length::Tokens { tokens: 1e9, counted };
         assert!(kept(hours(2.0, 1800.0), AskedLength::Hours(2.0)) && kept(tokens(2.5e8), AskedLength::Tokens(1e9)));
         assert!(!kept(hours(2.0, 1800.0), AskedLength::Hours(3.0)) && !kept(tokens(2.5e8), AskedLength::Tokens(2e9)));
-        assert!(!kept(hours(2.0, -1.0), AskedLength::Hours(2.0)) && !kept(tokens(1e9), AskedLength::Tokens(1e9)));
+        assert!(kept(hours(2.0, -1.0), AskedLength::Hours(2.0)) && kept(tokens(1e9), AskedLength::Tokens(1e9)), "over");
         assert!(!kept(hours(2.0, 1800.0), AskedLength::Tokens(2.0)));
     }
 

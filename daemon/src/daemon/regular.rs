@@ -128,9 +128,10 @@ impl Reporter {
     }
 }
 
-/// Whether what grows is what this node and its swarm train, and no model that is copied.
+/// Whether what grows is what this node and its swarm train, and no model that is copied; who leaves comes no further.
 fn is_paced(status: &Status) -> bool {
-    status.phase != Phase::Joining && status.copying.is_none() && !is_seeking(status)
+    let is_here = !matches!(status.phase, Phase::Joining | Phase::Leaving | Phase::Left);
+    is_here && status.copying.is_none() && !is_seeking(status)
 }
 
 pub(super) async fn report_regularly(reporter: Reporter, reports: watch::Sender<NodeReport>) {
@@ -246,6 +247,13 @@ mod tests {
 
     use super::*;
     use crate::store::known_end;
+
+    #[test]
+    fn who_copies_or_leaves_has_no_pace() {
+        let status = |phase| Status { phase, ..Status::of(PeerId::from_public_key([1; 32])) };
+        assert!([Phase::Training, Phase::Settling, Phase::Completed].map(status).iter().all(is_paced));
+        assert!(![Phase::Joining, Phase::Leaving, Phase::Left].map(status).iter().any(is_paced));
+    }
 
     #[tokio::test]
     async fn an_order_to_finish_that_cannot_be_written_is_written_later() {
