@@ -5,6 +5,7 @@ use crate::cli::FinishOptions;
 use crate::console::figures::count;
 use crate::console::{Console, print_line};
 use crate::daemon::finishing::{FinishWish, Finishing};
+use crate::observe::report::NodeReport;
 
 pub(super) fn run(options: &FinishOptions) -> anyhow::Result<()> {
     let client = Client::find_founder(options.address.as_deref(), options.run.as_deref())?;
@@ -17,6 +18,9 @@ pub(super) fn run(options: &FinishOptions) -> anyhow::Result<()> {
     let time = seconds.map_or_else(String::new, |seconds| format!(", in about {seconds:.0} s"));
     let step = |progress: f64| count(progress.max(0.0).round() as u64);
     print_line(&format!("finishing    the swarm's learning rate falls from swarm step {} on", step(ending.from)));
-    print_line(&format!("complete     at swarm step {}{time}; then the final exchanges", step(ending.until)));
+    // Members that average all at once have one model already.
+    let has_one_model = client.get::<NodeReport>("status").is_ok_and(|report| report.synchronous.is_some());
+    let then = if has_one_model { "" } else { "; then the final exchanges" };
+    print_line(&format!("complete     at swarm step {}{time}{then}", step(ending.until)));
     Ok(())
 }

@@ -207,7 +207,8 @@ impl View {
 
 /// How the nodes have averaged: in pairs, or all at once, as one of them tells.
 fn averaged(reports: &[&NodeReport]) -> String {
-    if let Some(synchronous) = reports.iter().find_map(|report| report.synchronous.as_ref()) {
+    let synchronous = reports.iter().filter_map(|report| report.synchronous.as_ref());
+    if let Some(synchronous) = synchronous.min_by_key(|synchronous| synchronous.has_ended) {
         return synchronous.summary();
     }
     let exchanges: u64 = reports.iter().map(|report| report.exchanges_completed).sum();

@@ -304,7 +304,10 @@ impl NodeReport {
             peak_memory_bytes: peak_memory().unwrap_or(0),
             seconds: outside.seconds,
             data: outside.data.cloned(),
-            synchronous: status.synchronous.as_ref().map(SynchronousReport::from),
+            synchronous: status
+                .synchronous
+                .as_ref()
+                .map(|synchronous| SynchronousReport::new(synchronous, status.phase)),
             privacy: training.privacy,
             team: outside.team.clone(),
         }

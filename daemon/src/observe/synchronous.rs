@@ -1,7 +1,7 @@
 //! What a member of a synchronous run tells: who averages, and how long it has waited.
 
-use murmur_protocol::PeerId;
 use murmur_protocol::status::SynchronousStatus;
+use murmur_protocol::{PeerId, Phase};
 use serde::{Deserialize, Serialize};
 
 use crate::console::figures::{counted, duration};
@@ -9,8 +9,11 @@ use crate::console::figures::{counted, duration};
 /// All-reduces of a synchronous run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SynchronousReport {
-    /// Members that average together, this node counted; 0 while it waits to be taken in, or for more of them.
+    /// Members that average together, this node counted; 0 while it waits to be taken in, or for more of them, and once it has ended.
     pub members: usize,
+    /// Whether its own training is over, so that it averages no more.
+    #[serde(default)]
+    pub has_ended: bool,
     /// All-reduces that this node has finished.
     pub all_reduces: u64,
     /// Seconds that it has waited for others in all.
@@ -29,10 +32,13 @@ pub struct SynchronousReport {
     pub deadline_seconds: f64,
 }
 
-impl From<&SynchronousStatus> for SynchronousReport {
-    fn from(status: &SynchronousStatus) -> SynchronousReport {
+impl SynchronousReport {
+    pub(crate) fn new(status: &SynchronousStatus, phase: Phase) -> SynchronousReport {
+        let has_ended = matches!(phase, Phase::Settling | Phase::Completed | Phase::Leaving | Phase::Left);
         SynchronousReport {
-            members: status.members,
+            // The core still knows whom it has averaged with.
+            members: if has_ended { 0 } else { status.members },
+            has_ended,
             all_reduces: status.finished,
             seconds_waited: status.waited.as_secs_f64(),
             waits_for: status.awaited.map(|peer| peer.to_string()),
@@ -43,12 +49,11 @@ impl From<&SynchronousStatus> for SynchronousReport {
             deadline_seconds: status.deadline.as_secs_f64(),
         }
     }
-}
 
-impl SynchronousReport {
     /// Such as `3 members average together · waited 12.3 s, now for aB3dE5fG`.
     pub(crate) fn summary(&self) -> String {
         let members = match self.members {
+            0 if self.has_ended => "averages no more".to_owned(),
             0 if self.is_left_out => "late: the others average without it".to_owned(),
             0 => "waits for members".to_owned(),
             1 => "averages with nobody".to_owned(),
@@ -84,5 +89,14 @@ mod tests {
         assert!(waiting.summary().ends_with(&format!("waited 2 min 10 s, now for {}", peer.short())));
         let late = SynchronousReport { is_left_out: true, ..report };
         assert!(late.summary().starts_with("late: the others average without it · "), "{}", late.summary());
+    }
+
+    #[test]
+    fn who_has_ended_averages_with_nobody_though_the_core_knows_the_group() {
+        let status = SynchronousStatus { members: 3, finished: 7, ..SynchronousStatus::default() };
+        let told = |phase| SynchronousReport::new(&status, phase).summary();
+        assert_eq!(told(Phase::Training), "3 members average together · 7 all-reduces · waited 0.0 s");
+        assert_eq!(told(Phase::Completed), "averages no more · 7 all-reduces · waited 0.0 s");
+        assert_eq!(SynchronousReport::new(&status, Phase::Completed).members, 0);
     }
 }
