@@ -15,6 +15,7 @@ use super::hub::Told;
 use super::record::{Body, Record};
 use crate::console::figures::counted;
 use crate::console::note;
+use crate::process::is_at;
 
 /// The folder in a data directory.
 pub const FOLDER: &str = "journal";
@@ -129,12 +130,17 @@ impl Journal {
             Ok(()) => {}
             Err(error) => {
                 self.lost += 1;
-                if !std::mem::replace(&mut self.has_warned, true) {
-                    let folder = self.folder.display();
-                    note(&format!("warning: cannot write the journal in {folder}: {error}; training goes on"));
-                    note("hint: is the disk full? `murmur watch` shows this daemon all the same");
-                }
+                self.warn(&error);
             }
+        }
+    }
+
+    /// Once, until a record can be written again.
+    fn warn(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            let folder = self.folder.display();
+            note(&format!("warning: cannot write the journal in {folder}: {error}; training goes on"));
+            note("hint: is the disk full? `murmur watch` shows this daemon all the same");
         }
     }
 
@@ -197,8 +203,27 @@ impl Journal {
         Ok(())
     }
 
+    /// Where its file has been deleted, be it with the folder, what is written is lost: the file begins anew.
+    fn renew(&mut self) -> io::Result<()> {
+        let path = path(&self.folder, self.number);
+        if is_at(&self.file, &path) {
+            return Ok(());
+        }
+        if !self.folder.exists() {
+            // Not the data directory as well.
+            fs::create_dir(&self.folder)?;
+        }
+        self.file = append(&path)?;
+        (self.length, self.is_torn) = (self.file.metadata()?.len(), false);
+        note(&format!("warning: the journal in {} has been deleted; it begins anew", self.folder.display()));
+        Ok(())
+    }
+
     fn sync(&mut self) {
         self.synced = Instant::now();
+        if let Err(error) = self.renew() {
+            self.warn(&error);
+        }
         if let Err(error) = self.file.sync_data() {
             tracing::debug!("cannot bring the journal to the disk: {error}");
         }
@@ -381,6 +406,26 @@ mod tests {
         }
         assert_eq!(records(folder.path()).last().map(|record| record.seq), Some(501));
         assert_eq!(write(folder.path(), most, 1), 501, "and is found again");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_journal_that_was_deleted_begins_anew_with_its_run() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (mut journal, _) = Journal::open(folder.path(), 1 << 30).expect("written");
+        let hub = Hub::new("a", 0, Instant::now());
+        let sink = hub.sink(10);
+        hub.tell(Body::Run(RunFacts::default()));
+        journal.write(&sink.recv().expect("told"));
+        fs::remove_dir_all(folder.path().join(FOLDER)).expect("removed");
+        journal.sync();
+        hub.tell(Body::Event(EventFacts::default()));
+        journal.write(&sink.recv().expect("told"));
+        let bodies: Vec<Body> = records(folder.path()).into_iter().map(|record| record.body).collect();
+        assert!(matches!(&bodies[..], [Body::Run(_), Body::Event(_)]), "{bodies:?}");
+        fs::remove_dir_all(folder.path()).expect("removed");
+        journal.sync();
+        assert!(!folder.path().exists() && journal.has_warned, "the data directory is not made");
     }
 
     #[test]
