@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::join::{self, Reached};
 use super::node;
+use super::start::{completed_before, run_of};
 use crate::cli::DoctorOptions;
 use crate::console::{Console, note, print_fitted, print_line, quoted};
 use crate::daemon::network_config;
@@ -36,8 +37,13 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     if !options.team.is_empty() {
         settings.training.helpers.clone_from(&options.team);
     }
-    // A line that is none is found before anything is measured.
+    // A line that is none, and a directory that no daemon takes, are found before anything is measured.
     captain::lines(&settings)?;
+    let configured = settings.checkpoint.directory.clone();
+    if !configured.as_os_str().is_empty() {
+        DataDirectory::check_not_lent(&configured)?;
+        DataDirectory::claimed(&configured)?;
+    }
     let mut findings = Vec::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 
@@ -66,6 +72,9 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             let Reached { manifest, secret, clock } = destination.fetch(&settings)?;
             let text = format!("a member of {} answers, in {} ms", manifest.run.name, begin.elapsed().as_millis());
             findings.push(Finding::good("ticket", text));
+            if !configured.as_os_str().is_empty() {
+                DataDirectory::check_owner_of(&configured, &manifest)?;
+            }
             findings.push(runtime.block_on(doctor::check_clock(Some(clock))));
             let allowance = Allowance::capped(&settings.limits);
             remote::bring(&mut settings, &manifest, false, allowance)?;
@@ -105,9 +114,8 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     drop(corpus);
     let megabits = found.as_ref().and_then(|found| found.megabits);
     findings.extend(measured.as_ref().map(|measured| doctor::judge_averaging(measured, megabits)));
-    let configured = &settings.checkpoint.directory;
     let default = DataDirectory::default_path(&manifest.run.name);
-    let directory = if configured.as_os_str().is_empty() { &default } else { configured };
+    let directory = if configured.as_os_str().is_empty() { &default } else { &configured };
     let parameters = murmur_training::trained_layout(&manifest).parameters();
     findings.push(doctor::check_storage(directory, parameters, settings.checkpoint.keep));
     let verdict = doctor::verdict((&manifest, &settings), measured.as_ref(), found.as_ref(), &findings);
@@ -173,10 +181,8 @@ fn show(finding: &Finding) {
 /// The run that this machine would found or resume; what of it is remote is loaded.
 fn own_run(options: &DoctorOptions, settings: &mut NodeSettings) -> Result<RunManifest, Failure> {
     let manifest = match &options.run {
-        Some(path) => crate::settings::load_run_manifest(path)?,
-        None => {
-            DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_else(|| built_in_run(settings))
-        }
+        Some(path) => completed_before(crate::settings::load_run_manifest(path)?, settings),
+        None => run_of(&settings.checkpoint.directory)?.unwrap_or_else(|| built_in_run(settings)),
     };
     let allowance = Allowance::capped(&settings.limits);
     remote::bring(settings, &manifest, true, allowance)?;

@@ -26,7 +26,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let mut settings = node::settings(&options.node)?;
     let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
     let manifest = match &options.run {
-        Some(path) => load_run_manifest(path)?,
+        Some(path) => completed_before(load_run_manifest(path)?, &settings),
         // A node that has joined resumes with its data directory alone.
         None => run_of(&settings.checkpoint.directory)?.unwrap_or_else(|| built_in_run(&settings)),
     };
@@ -80,7 +80,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When its run file cannot be used, or is missing beside checkpoints.
-fn run_of(directory: &Path) -> Result<Option<RunManifest>, Failure> {
+pub(super) fn run_of(directory: &Path) -> Result<Option<RunManifest>, Failure> {
     if directory.as_os_str().is_empty() {
         return Ok(None);
     }
@@ -96,6 +96,35 @@ fn run_of(directory: &Path) -> Result<Option<RunManifest>, Failure> {
         )));
     }
     Ok(claimed)
+}
+
+/// What a founder finds in its data, and writes into the run.
+const FOUND_IN_DATA: [&str; 12] = [
+    "data.class_names",
+    "model.classes",
+    "model.inputs",
+    "run.founder",
+    "table.categories",
+    "table.class_weights",
+    "table.deviations",
+    "table.indicators",
+    "table.means",
+    "table.numbers",
+    "table.target_deviation",
+    "table.target_mean",
+];
+
+/// A run file as it was completed when its run began in this node's data directory, where no data is given that would complete it: a
+/// run that is over needs none.
+pub(super) fn completed_before(manifest: RunManifest, settings: &NodeSettings) -> RunManifest {
+    let configured = &settings.checkpoint.directory;
+    let default = DataDirectory::default_path(&manifest.run.name);
+    let directory = if configured.as_os_str().is_empty() { &default } else { configured };
+    let is_found =
+        |difference: &String| difference.split_once(": ").is_some_and(|(field, _)| FOUND_IN_DATA.contains(&field));
+    let is_of_file = |claimed: &RunManifest| manifest.differences_in(claimed, ["", ""]).iter().all(is_found);
+    let claimed = DataDirectory::claimed_manifest(directory).filter(|_| settings.data.files.is_empty());
+    claimed.filter(is_of_file).unwrap_or(manifest)
 }
 
 /// A run file leaves open who founds the run. In a directory that belongs to the run it is known, with members to dial
@@ -127,6 +156,28 @@ fn with_founder(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_has_begun_needs_its_data_no_more_to_be_known() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut settings = NodeSettings::default();
+        settings.checkpoint.directory = folder.path().join("node");
+        let (run_file, rows) = (folder.path().join("run.toml"), folder.path().join("rows.csv"));
+        let text = "[model]\nkind = \"mlp\"\n[data]\nsource = \"table\"\n[table]\ntarget = \"ill\"\n";
+        std::fs::write(&run_file, text).expect("written");
+        std::fs::write(&rows, "age,ill\n40,yes\n50,no\n60,yes\n").expect("written");
+        let mut manifest = load_run_manifest(&run_file).expect("sound");
+        assert_eq!(completed_before(manifest.clone(), &settings), manifest, "it has not begun");
+        settings.data.files = vec![rows];
+        let mut begun = settings.data.place(None).complete(manifest.clone()).expect("a table");
+        begun.run.founder = "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X".to_owned();
+        DataDirectory::open(&settings.checkpoint.directory).expect("free").claim(&begun).expect("unclaimed");
+        assert_eq!(completed_before(manifest.clone(), &settings), manifest, "the data say");
+        settings.data.files.clear();
+        assert_eq!(completed_before(manifest.clone(), &settings), begun);
+        manifest.schedule.total_steps = 7;
+        assert_eq!(completed_before(manifest.clone(), &settings), manifest, "it is another run");
+    }
 
     #[test]
     fn checkpoints_without_a_sound_run_file_begin_no_other_run() {

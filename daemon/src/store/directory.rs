@@ -229,20 +229,34 @@ impl DataDirectory {
     ///
     /// # Errors
     /// When it is a helper's, or belongs to another run, whose differing fields are named.
-    pub fn check_owner(&self, manifest: &RunManifest) -> anyhow::Result<()> {
-        if self.root.join(LENT_FILE).exists() {
-            let message =
-                format!("{} is the data directory of a helper, whose secret a ticket would tell", self.root.display());
-            return Err(Failure::new(ExitCode::Settings, message)
-                .hint("choose another directory with --data-dir, or leave it out")
-                .into());
-        }
-        let Some(earlier) = DataDirectory::claimed(&self.root)?.filter(|earlier| earlier != manifest) else {
+    pub fn check_owner(&self, manifest: &RunManifest) -> Result<(), Failure> {
+        DataDirectory::check_owner_of(&self.root, manifest)
+    }
+
+    /// The same of a directory that this process has not taken, and that may not be there yet.
+    ///
+    /// # Errors
+    /// As [`DataDirectory::check_owner`].
+    pub fn check_owner_of(root: &Path, manifest: &RunManifest) -> Result<(), Failure> {
+        DataDirectory::check_not_lent(root)?;
+        let Some(earlier) = DataDirectory::claimed(root)?.filter(|earlier| earlier != manifest) else {
             return Ok(());
         };
         let differences = manifest.differences_in(&earlier, ["asked for", "in that directory"]).join("; ");
-        let message = format!("{} belongs to another run: {differences}", self.root.display());
-        Err(Failure::new(ExitCode::Settings, message).hint("choose another directory with --data-dir").into())
+        let message = format!("{} belongs to another run: {differences}", root.display());
+        Err(Failure::new(ExitCode::Settings, message).hint("choose another directory with --data-dir"))
+    }
+
+    /// Whether a directory may be a daemon's.
+    ///
+    /// # Errors
+    /// When it is a helper's.
+    pub fn check_not_lent(root: &Path) -> Result<(), Failure> {
+        if !root.join(LENT_FILE).exists() {
+            return Ok(());
+        }
+        let message = format!("{} is the data directory of a helper, whose secret a ticket would tell", root.display());
+        Err(Failure::new(ExitCode::Settings, message).hint("choose another directory with --data-dir, or leave it out"))
     }
 
     /// Claims it for a run, once the run can begin: who mends a run file that was refused starts again in the same directory.
