@@ -10,7 +10,7 @@ use crate::console::{note, print_line, quoted};
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::remote;
 use crate::settings::{NodeSettings, load_node_settings, load_run_manifest};
-use crate::store::{DataDirectory, SECRET_FILE, write_private};
+use crate::store::{DataDirectory, SECRET_FILE, remember, write_private};
 
 pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
@@ -39,6 +39,8 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
         return Err(Failure::new(ExitCode::Settings, message).hint("choose another name").into());
     }
     folders.make()?;
+    // The daemon may write nothing in its user's home but its own folders.
+    remember(&directory);
     if let Some((ticket, secret)) = ticket.as_ref().and_then(|ticket| Some((ticket, ticket.secret.as_ref()?))) {
         arguments.extend(["--secret-file".to_owned(), keep_secret(&directory, ticket.run, secret)?]);
     }

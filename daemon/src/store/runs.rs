@@ -116,10 +116,10 @@ fn remember_in(base: &Path, directory: &Path) {
     }
 }
 
-/// Those remembered that are still there.
+/// Those remembered that are still there; a node may not have begun in one yet.
 fn elsewhere(base: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(base.join(ELSEWHERE)).unwrap_or_default();
-    text.lines().take(ELSEWHERE_MAX).map(PathBuf::from).filter(|path| Run::open(path).is_some()).collect()
+    text.lines().take(ELSEWHERE_MAX).map(PathBuf::from).filter(|path| path.is_dir()).collect()
 }
 
 /// Whether a folder is a data directory of ours: a node that has begun leaves both files.
@@ -185,6 +185,18 @@ mod tests {
         });
         let remembered = elsewhere(&base);
         assert!(nodes.iter().all(|node| remembered.contains(&node.canonicalize().expect("there"))), "{remembered:?}");
+    }
+
+    #[test]
+    fn a_folder_in_which_a_service_is_to_begin_is_not_forgotten_before_it_has() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (base, service, node) = (folder.path().join("base"), folder.path().join("srv"), folder.path().join("node"));
+        fs::create_dir(&service).expect("created");
+        begin_node(&node);
+        remember_in(&base, &service);
+        remember_in(&base, &node);
+        assert_eq!(elsewhere(&base), [&node, &service].map(|path| path.canonicalize().expect("there")));
+        assert_eq!(Run::open(&service), None, "there is nothing to show");
     }
 
     #[test]
