@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
-use murmur_protocol::PeerId;
 
 use super::headings::OUTPUT;
 use crate::console::Console;
@@ -42,7 +41,7 @@ pub struct FinishOptions {
 #[derive(Debug, Args)]
 pub struct BlockOptions {
     /// A peer's id, or the last eight characters of a known one's [default: none; show who is blocked].
-    #[arg(value_name = "PEER", value_parser = peer)]
+    #[arg(value_name = "PEER")]
     pub peers: Vec<String>,
     /// The run: its folder or its name; after --run, for the words without an option are peers here [default: of the daemons on
     /// this machine, the one that started last].
@@ -54,15 +53,6 @@ pub struct BlockOptions {
     /// text: lines for people; json: one object.
     #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
-}
-
-/// What may be a peer; whether there is such a one the daemon knows.
-fn peer(text: &str) -> Result<String, String> {
-    // Ids are written in base 58, which has none of these four.
-    let is_digit = |character: char| character.is_ascii_alphanumeric() && !"0OIl".contains(character);
-    let is_peer = (text.len() == 8 && text.chars().all(is_digit)) || text.parse::<PeerId>().is_ok();
-    let rule = "it takes a peer's id, or the last eight characters of one; a run goes after --run";
-    if is_peer { Ok(text.to_owned()) } else { Err(rule.to_owned()) }
 }
 
 /// The longest time that a decay may be asked to take: a year.

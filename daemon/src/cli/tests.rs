@@ -98,19 +98,6 @@ fn a_number_out_of_range_is_answered_with_option_and_range() {
 }
 
 #[test]
-fn what_cannot_be_a_peer_is_a_mistake_of_the_command_line() {
-    for peer in ["12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X", "Nft9HyQ6"] {
-        assert!(parsed(&["block", peer, "--run", "stories"]).is_ok(), "{peer}");
-    }
-    for wrong in ["xyz", "stories", "", "Nft9Hy0l", "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6"] {
-        for command in ["block", "unblock"] {
-            let text = refusal(&[command, wrong]);
-            assert!(text.contains("the last eight characters of one; a run goes after --run"), "{wrong}: {text}");
-        }
-    }
-}
-
-#[test]
 fn no_steps_at_all_are_refused_by_every_command_that_takes_steps() {
     let mut tried = 0;
     for (words, command) in commands() {
