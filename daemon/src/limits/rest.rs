@@ -27,6 +27,10 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// How often the day's bytes are written: a killed node loses the count of as long.
 const WRITE_PERIOD: Duration = Duration::from_secs(10);
 
+/// They are written sooner where this part of the day's budget has come: a fast link uses much of it in that time, and a node that
+/// is killed may be started again and again.
+const WRITE_PART: u64 = 100;
+
 /// Days are counted from here.
 const DAY_ZERO: Date = date(1970, 1, 1);
 
@@ -159,6 +163,13 @@ impl Rest {
         RestView { reason: self.rules.reason(&now, self.count.bytes), bytes_today: self.count.bytes }
     }
 
+    /// Whether the count is to be written, where this one was so long ago.
+    fn is_to_write(&self, written: &DayCount, ago: Duration) -> bool {
+        let more = self.count.bytes.saturating_sub(written.bytes);
+        let is_much = self.rules.budget.is_some_and(|budget| more >= budget / WRITE_PART);
+        self.count != *written && (is_much || ago >= WRITE_PERIOD)
+    }
+
     /// Writes the count as last looked at.
     pub(crate) fn write_count(&self) {
         Rest::write(&self.path, &self.count);
@@ -208,7 +219,7 @@ impl Rest {
                 }
             }
             view.send_replace(looked);
-            if self.count != written && written_at.elapsed() >= WRITE_PERIOD {
+            if self.is_to_write(&written, written_at.elapsed()) {
                 (written, written_at) = (self.count.clone(), Instant::now());
                 let (path, count) = (self.path.clone(), self.count.clone());
                 let _ = tokio::task::spawn_blocking(move || Rest::write(&path, &count)).await;
@@ -341,6 +352,22 @@ mod tests {
         assert_eq!((kept.bytes, kept.others[0].1), (7, 600_000), "what was written last");
         std::fs::write(&path, b"{").expect("written");
         assert_eq!(Rest::new(&limits, path).count, DayCount::default(), "a damaged count is forgotten");
+    }
+
+    #[test]
+    fn much_of_the_days_budget_is_written_at_once_and_the_rest_now_and_then() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let is_to_write = |daily_gigabytes, bytes, ago| {
+            let limits = LimitsSettings { daily_gigabytes, ..utc() };
+            let mut rest = Rest::new(&limits, folder.path().join("traffic.json"));
+            rest.look(at(9, 0), traffic(0, 0));
+            let written = rest.count.clone();
+            rest.look(at(9, 0), traffic(bytes, 0));
+            rest.is_to_write(&written, Duration::from_secs(ago))
+        };
+        assert!(is_to_write(1.0, 10_000_000, 1) && !is_to_write(1.0, 9_000_000, 1));
+        assert!(is_to_write(1.0, 9_000_000, 10) && !is_to_write(1.0, 0, 10));
+        assert!(!is_to_write(0.0, 10_000_000, 1), "there is no budget");
     }
 
     #[test]
