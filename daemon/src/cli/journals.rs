@@ -17,7 +17,7 @@ pub struct WatchOptions {
     #[arg(long, value_name = "TIMES", default_value = "1", help_heading = OUTPUT,
         value_parser = decimal(|speed| (0.1..=100_000.0).contains(&speed), "0.1 to 100000"))]
     pub speed: f64,
-    /// Only ASCII characters, for terminals and fonts without others.
+    /// Only ASCII characters, for terminals and fonts without others [default: where the locale is not of UTF-8].
     #[arg(long, help_heading = OUTPUT)]
     pub ascii: bool,
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::client::{self, Client};
 use super::journals;
 use crate::cli::WatchOptions;
-use crate::console::screen;
+use crate::console::{screen, wants_ascii};
 use crate::failure::{ExitCode, Failure};
 use crate::observe::report::NodeReport;
 use crate::store::{Run, RunningDaemon};
@@ -29,7 +29,11 @@ pub(super) fn run(options: &WatchOptions) -> anyhow::Result<()> {
         };
         return Err(Failure::new(ExitCode::CommandLine, message).hint(hint).into());
     }
-    let options = Options { speed: options.speed, is_ascii: options.ascii, has_colours: !screen::declines_colours() };
+    let options = Options {
+        speed: options.speed,
+        is_ascii: options.ascii || wants_ascii(),
+        has_colours: !screen::declines_colours(),
+    };
     Ok(watch::run(sources, options)?)
 }
 

@@ -14,7 +14,7 @@ use crossterm::terminal::{Clear, ClearType};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::fitted::{fitted, set_in};
-use super::terminal::{shown, shown_json, shown_log};
+use super::terminal::{readable, shown, shown_json, shown_log};
 use super::{aside, output};
 
 /// Whether the last block has been drawn.
@@ -90,7 +90,7 @@ pub(crate) fn note(text: &str) {
 }
 
 fn write_note(text: &str) {
-    let shown = shown(text);
+    let shown = readable(shown(text));
     let shown = if is_live() { fitted(&shown, Size::now().columns).into() } else { shown };
     let _ = screen().say(&mut io::stderr().lock(), shown.as_bytes(), Size::now);
 }
@@ -108,7 +108,7 @@ pub(crate) fn note_after_ctrl_c(text: &str) {
 
 /// A line on standard output: text for people, or one object of JSON. Where it cannot be written, see [`output`].
 pub(crate) fn print_line(line: &str) {
-    let line = if line.starts_with('{') { shown_json(line) } else { shown(line) };
+    let line = if line.starts_with('{') { shown_json(line) } else { readable(shown(line)) };
     print_bytes(format!("{line}\n").into_bytes());
 }
 
@@ -274,7 +274,7 @@ impl Screen {
         self.columns = size.columns;
         self.drawn.truncate(size.block_rows());
         for line in &mut self.drawn {
-            *line = cut(line, size.block_columns());
+            *line = readable(cut(line, size.block_columns()).into()).into_owned();
             writeln!(output, "{line}")?;
         }
         Ok(())

@@ -4,10 +4,60 @@
 //! the cursor, set a title or write a line that looks like murmur's own.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use murmur_protocol::text::{escaped, is_unprintable};
 use unicode_width::UnicodeWidthStr;
+
+/// What stands for a character of murmur's own where there is ASCII alone, as wide as that; `None` for all others.
+pub(crate) fn in_ascii(character: char) -> Option<char> {
+    Some(match character {
+        '·' | '–' | '─' | '−' => '-',
+        '…' => '.',
+        '“' | '”' => '"',
+        '↑' => '^',
+        '↓' => 'v',
+        '█' | '▇' | '▆' => '#',
+        '▅' | '▄' | '▃' => '=',
+        '▂' | '▁' => '_',
+        '√' => 'r',
+        '×' => 'x',
+        '²' => '2',
+        'ε' => 'e',
+        'δ' => 'd',
+        'γ' => 'g',
+        _ => return None,
+    })
+}
+
+/// Whether the reader has asked for ASCII: by a locale that is not of UTF-8, or, without any, by a terminal that knows nothing.
+pub(crate) fn wants_ascii() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| {
+        let set = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set);
+        let is_dumb = || std::env::var("TERM").is_ok_and(|term| term == "dumb") && io::stderr().is_terminal();
+        locale.map_or_else(is_dumb, |locale| !is_of_utf8(&locale))
+    })
+}
+
+fn is_of_utf8(locale: &str) -> bool {
+    let locale = locale.to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+/// Text for people as its reader can show it. Letters of names and paths stay what they are, since people copy them.
+pub(super) fn readable(text: Cow<'_, str>) -> Cow<'_, str> {
+    if wants_ascii() { with_ascii(text) } else { text }
+}
+
+fn with_ascii(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.is_ascii() {
+        return text;
+    }
+    text.chars().map(|character| in_ascii(character).unwrap_or(character)).collect::<String>().into()
+}
 
 /// From one tab stop of a terminal to the next.
 const TAB_COLUMNS: usize = 8;
@@ -226,6 +276,17 @@ mod tests {
         assert_eq!(folded(&story, false), story.concat() + "\n", "into a pipe as it is");
         assert_eq!(folded(&["abcdefghijklm no"], true), "abcdefghij\nklm no\n", "no line has room for it");
         assert_eq!(folded(&["0123456 89 b"], true), "0123456 89\nb\n", "no space beyond the edge");
+    }
+
+    #[test]
+    fn where_there_is_ascii_alone_bars_and_signs_are_as_wide_and_names_stay() {
+        let line = "[###····] 40 % · Büro ↑ 3.1 MB × 2 ▁▄█ –";
+        let shown = with_ascii(line.into());
+        assert_eq!(shown, "[###----] 40 % - Büro ^ 3.1 MB x 2 _=# -");
+        assert_eq!(shown.width(), line.width());
+        for (locale, expected) in [("C.UTF-8", true), ("de_DE.utf8", true), ("C", false), ("de_DE.ISO-8859-1", false)] {
+            assert_eq!(is_of_utf8(locale), expected, "{locale}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::state::{TABS, Tab, View};
 use crate::console::screen::cut;
-use crate::console::{figures, labelled, short};
+use crate::console::{figures, in_ascii, labelled, short};
 use crate::observe::{NodePicture, Picture};
 
 /// How text looks.
@@ -155,23 +155,8 @@ impl Painter<'_> {
         if !self.look.is_ascii || shown.is_ascii() {
             return shown;
         }
+        let ascii = |character: char| if character.is_ascii() { character } else { in_ascii(character).unwrap_or('?') };
         shown.chars().map(ascii).collect::<String>().into()
-    }
-}
-
-fn ascii(character: char) -> char {
-    match character {
-        character if character.is_ascii() => character,
-        '·' | '–' | '─' => '-',
-        '…' => '.',
-        '“' | '”' => '"',
-        '↑' => '^',
-        '↓' => 'v',
-        '█' | '▇' | '▆' => '#',
-        '▅' | '▄' | '▃' => '=',
-        '▂' | '▁' => '_',
-        '√' => 'r',
-        _ => '?',
     }
 }
 
