@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use murmur_network::{Keypair, peer_id};
 use murmur_protocol::RunManifest;
-use murmur_training::DataPlace;
+use murmur_training::{DataPlace, trained_layout};
 
 use super::node::Coming;
 use super::{join, node};
@@ -122,7 +122,11 @@ pub(super) fn completed_before(manifest: RunManifest, settings: &NodeSettings) -
     let directory = if configured.as_os_str().is_empty() { &default } else { configured };
     let is_found =
         |difference: &String| difference.split_once(": ").is_some_and(|(field, _)| FOUND_IN_DATA.contains(&field));
-    let is_of_file = |claimed: &RunManifest| manifest.differences_in(claimed, ["", ""]).iter().all(is_found);
+    let is_of_file = |claimed: &RunManifest| {
+        let mut manifest = manifest.clone();
+        manifest.gossip = manifest.gossip.sized(trained_layout(claimed).parameters());
+        manifest.differences_in(claimed, ["", ""]).iter().all(is_found)
+    };
     let claimed = DataDirectory::claimed_manifest(directory).filter(|_| settings.data.files.is_empty());
     claimed.filter(is_of_file).unwrap_or(manifest)
 }
@@ -169,7 +173,8 @@ mod tests {
         let mut manifest = load_run_manifest(&run_file).expect("sound");
         assert_eq!(completed_before(manifest.clone(), &settings), manifest, "it has not begun");
         settings.data.files = vec![rows];
-        let mut begun = settings.data.place(None).complete(manifest.clone()).expect("a table");
+        let described = base_model::described(manifest.clone(), &settings).expect("without a base");
+        let mut begun = settings.data.place(None).complete(described).expect("a table");
         begun.run.founder = "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X".to_owned();
         DataDirectory::open(&settings.checkpoint.directory).expect("free").claim(&begun).expect("unclaimed");
         assert_eq!(completed_before(manifest.clone(), &settings), manifest, "the data say");
