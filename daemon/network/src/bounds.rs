@@ -243,6 +243,13 @@ pub(crate) const ROOM_START_BYTES: usize = 16 * BUDGET_UNIT_BYTES as usize;
 /// to say in time that nothing came back, or nodes behind NATs never learn where they are.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 
+/// So long a dial over QUIC waits where its host is dialed over TCP as well: four round trips, those of TCP's handshakes, of a line
+/// across a continent.
+pub(crate) const TCP_HEAD_START: Duration = Duration::from_millis(500);
+
+/// Dials of one peer's addresses begin within this time.
+pub(crate) const ADDRESSES_WITHIN: Duration = Duration::from_millis(10);
+
 /// Opening a stream on an established connection.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 

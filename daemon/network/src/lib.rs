@@ -54,6 +54,7 @@ mod security;
 mod shared;
 mod sources;
 pub mod streams;
+mod tcp_first;
 pub mod team;
 mod traffic;
 pub mod transport;

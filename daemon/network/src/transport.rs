@@ -1,5 +1,5 @@
-//! How bytes reach another machine: TCP with TLS or Noise and yamux, or QUIC; names are looked up in DNS. Where
-//! neither reaches, a circuit through a relay carries messages.
+//! How bytes reach another machine: TCP with TLS or Noise and yamux, or QUIC where that is not there in time; names are looked up
+//! in DNS. Where neither reaches, a circuit through a relay carries messages.
 //!
 //! Boxed, because each combination of transport and behaviour would otherwise be compiled again.
 
@@ -14,6 +14,7 @@ use crate::bounds::{DIAL_TIMEOUT, STREAMS_PER_CONNECTION_MAX};
 pub use crate::dial_filter::BoxedTransport;
 use crate::dial_filter::DialFilter;
 use crate::security::{Security, SecurityError};
+use crate::tcp_first::TcpFirst;
 use crate::traffic::{Counted, CountedMuxer, TrafficCounter};
 
 /// The transport could not be built.
@@ -95,9 +96,11 @@ fn without_names(identity: &Keypair, security: &Security, counter: &TrafficCount
     quic_config.max_concurrent_stream_limit = STREAMS_PER_CONNECTION_MAX as u32;
     let quic = quic::tokio::Transport::new(quic_config)
         .map(move |(peer, muxer), _| (peer, StreamMuxerBox::new(CountedMuxer::new(muxer, quic_counter))));
-    tcp.or_transport(quic)
+    let both = tcp
+        .or_transport(quic)
         .map(|either, _| match either {
             Either::Left(connection) | Either::Right(connection) => connection,
         })
-        .boxed()
+        .boxed();
+    TcpFirst::new(both).boxed()
 }

@@ -9,6 +9,7 @@ mod dawdlers;
 mod failures;
 mod finding;
 mod flooding;
+mod head_start;
 mod hostile;
 mod manifest;
 mod meeting;
