@@ -201,6 +201,10 @@ impl DataDirectory {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {
+                let message = format!("{} is no folder", root.display());
+                return Err(Failure::new(ExitCode::Files, message).hint("choose another directory with --data-dir"));
+            }
             Err(error) => return Err(unusable(&error).hint("may this user read it?")),
         };
         let is_newer = |error: &ManifestError| {
