@@ -58,6 +58,8 @@ pub struct Node {
     giving: Giving,
     rejoining: Rejoining,
     end: RunEnd,
+    /// The run's end before the newest order, while the trainer may not have heard that one.
+    end_before: Option<f64>,
     /// Own exchanges still to be done after the last step.
     final_exchanges_left: u32,
     /// Whether this node's training was over before the run's.
@@ -96,6 +98,7 @@ impl Node {
             rejoining: Rejoining::default(),
             end: config.end,
             final_exchanges_left: 1,
+            end_before: None,
             ends_before_the_run: false,
             settlings: Settlings::default(),
             phase_deadline: None,
@@ -234,7 +237,10 @@ impl Node {
             Event::TransferFailed { transfer, reason: _ } => self.on_transfer_ended(now, transfer, false),
             Event::PeerMisbehaved { peer, misbehaviour } => self.on_misbehaviour(now, peer, misbehaviour),
             Event::IdentityDoubled { peer } => self.outbox.notice(Notice::IdentityDoubled { peer }),
-            Event::StepsCompleted(report) => self.pairwise.on_report(now, report),
+            Event::StepsCompleted(report) => {
+                self.end_before = None;
+                self.pairwise.on_report(now, report);
+            }
             Event::TrainingCompleted(report) => self.on_training_completed(now, report),
             Event::SnapshotTaken { request, snapshot, report } => {
                 self.on_reply(now, request, Reply::Snapshot(snapshot, report));

@@ -150,6 +150,8 @@ pub struct SynchronousStatus {
     pub finished: u64,
     /// Whether the others go on without it, because its contribution was late. It comes back with that.
     pub is_left_out: bool,
+    /// Whether it waits for a copy of another member's replica.
+    pub is_copying: bool,
     /// How long it has waited in all: from each own contribution until the sum was there, and for copies of a replica.
     pub waited: Duration,
     /// Who is waited for now.

@@ -343,6 +343,7 @@ impl Synchronous {
             operations: self.collective.version().operations,
             finished: counts.finished,
             is_left_out: self.collective.is_left_out(),
+            is_copying: self.collective.is_copying(),
             waited: counts.waited,
             awaited: self.collective.awaited(),
             dropped: counts.dropped,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ed25519_dalek::{Signer, SigningKey};
 use murmur_protocol::bounds::SUSPICION;
 use murmur_protocol::message::{Propose, Reject, RejectReason, Standing};
 use murmur_protocol::status::Phase;
@@ -103,6 +104,40 @@ fn a_probe_that_was_answered_is_no_last_exchange() {
     let (mut node, partner) = (Responder::new(), starter(1));
     node.tell(Event::PeerConnected { peer: partner, addresses: vec![] });
     assert_eq!(answers_until_completed(&mut node, partner, 0.0), None);
+}
+
+/// The founder's order, the later one with the larger end.
+fn order(manifest: &RunManifest, until: f64) -> FinishOrder {
+    let sign = |bytes: &[u8]| Ok::<_, std::convert::Infallible>(founder().sign(bytes).to_bytes());
+    FinishOrder::sign(manifest.run_id(), until as u64, Ending { from: 0.0, until }, sign).expect("signed")
+}
+
+fn founder() -> SigningKey {
+    SigningKey::from_bytes(&[3; 32])
+}
+
+/// The trainer's word that it is through was under way when the later end came.
+#[test]
+fn a_later_end_that_comes_as_training_ends_is_trained_for() {
+    let mut manifest = RunManifest::default();
+    manifest.run.founder = PeerId::from_public_key(founder().verifying_key().to_bytes()).to_string();
+    let begins = |effect: &Effect| matches!(effect, Effect::Trainer(TrainerOrder::Begin));
+    let through =
+        |steps: u64| Event::TrainingCompleted(TrainingReport { steps, progress: steps as f64, ..Default::default() });
+    for (steps, is_trained_for) in [(100, true), (80, false)] {
+        let (mut node, _) = Driven::with(Config::founder(&manifest), PARAMETERS, 1);
+        node.hear(Message::Finish(order(&manifest, 100.0)));
+        node.train();
+        node.hear(Message::Finish(order(&manifest, 200.0)));
+        let effects = node.tell(through(steps));
+        assert_eq!(effects.iter().any(begins), is_trained_for, "{steps}: {effects:?}");
+    }
+    let (mut node, _) = Driven::with(Config::founder(&manifest), PARAMETERS, 1);
+    node.hear(Message::Finish(order(&manifest, 100.0)));
+    node.hear(Message::Finish(order(&manifest, 200.0)));
+    node.train();
+    let effects = node.tell(through(150));
+    assert!(!effects.iter().any(begins), "it has trained since, and ends by itself: {effects:?}");
 }
 
 #[test]

@@ -81,8 +81,8 @@ pub fn is_nightly() -> bool {
     std::env::var("MURMUR_TEST_SCALE").is_ok_and(|scale| scale == "nightly")
 }
 
-/// A program under test with the settings of the developer's own environment taken away. Only `MURMUR_LOG` stays: what
-/// daemons write with it is shown when a test waits in vain.
+/// A program under test with the settings of the developer's own environment taken away, and a locale of UTF-8. Only `MURMUR_LOG`
+/// stays: what daemons write with it is shown when a test waits in vain.
 pub fn murmur(program: &str) -> Command {
     let mut command = Command::new(if ignores_interrupts() { "/usr/bin/env" } else { program });
     if ignores_interrupts() {
@@ -92,7 +92,7 @@ pub fn murmur(program: &str) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
     }
-    command.env("MURMUR_TRAINING_PERCENT", TRAINING_PERCENT);
+    command.env("MURMUR_TRAINING_PERCENT", TRAINING_PERCENT).env("LC_ALL", "C.UTF-8");
     command
 }
 

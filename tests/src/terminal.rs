@@ -32,7 +32,8 @@ impl Terminal {
     /// # Panics
     /// When it fails.
     pub fn tmux(&self, arguments: &[&str]) -> Option<String> {
-        let output = Command::new("tmux").args(["-u", "-S", &self.socket]).args(arguments).output().ok()?;
+        let mut tmux = Command::new("tmux");
+        let output = tmux.args(["-u", "-S", &self.socket]).args(arguments).env("LC_ALL", "C.UTF-8").output().ok()?;
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
     }

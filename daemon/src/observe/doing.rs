@@ -11,9 +11,15 @@ pub(crate) fn is_seeking(status: &Status) -> bool {
     status.synchronous.as_ref().is_some_and(|synchronous| synchronous.members == 0 && !synchronous.is_left_out)
 }
 
-/// Whether it makes steps: not while it waits for members or helpers, nor while it rests in a synchronous run.
+/// Whether a member of a synchronous run waits for the model of the others.
+fn is_copying_replica(status: &Status) -> bool {
+    status.synchronous.as_ref().is_some_and(|synchronous| synchronous.is_copying)
+}
+
+/// Whether it makes steps: not while it waits for members, their model or helpers, nor while it rests in a synchronous run.
 pub(super) fn is_stepping(status: &Status, team: Option<&TeamReport>) -> bool {
-    let stands_still = is_seeking(status) || (status.is_resting && status.synchronous.is_some());
+    let stands_still =
+        is_seeking(status) || is_copying_replica(status) || (status.is_resting && status.synchronous.is_some());
     status.phase == Phase::Training && !stands_still && team.and_then(TeamReport::doing).is_none()
 }
 
@@ -37,6 +43,7 @@ pub(super) fn doing(
         Phase::Joining => "looking for a member that gives the model",
         Phase::Training | Phase::Settling | Phase::Completed if training.is_evaluating => "evaluating",
         Phase::Training | Phase::Settling | Phase::Completed if is_writing => "writing a checkpoint",
+        Phase::Training if is_copying_replica(status) => "copying the model of the others",
         Phase::Training if is_seeking(status) => "waiting for members to average with",
         Phase::Training => "training",
         Phase::Settling => "last exchanges",
@@ -64,6 +71,11 @@ mod tests {
         assert!(is_stepping(&training, None) && is_stepping(&synchronous(2, false), None));
         assert!(is_stepping(&Status { is_resting: true, ..training.clone() }, None), "it trains on by itself");
         assert!(!is_stepping(&synchronous(0, false), None) && !is_stepping(&synchronous(2, true), None));
+        let mut copying = synchronous(2, false);
+        copying.synchronous.as_mut().expect("it is").is_copying = true;
+        assert!(!is_stepping(&copying, None));
+        let told = doing(&copying, (&TrainingView::default(), false), None, 0);
+        assert_eq!(told, "copying the model of the others");
         assert!(!is_stepping(&Status { phase: Phase::Settling, ..training.clone() }, None));
         let team = |state: &str| TeamReport { state: state.to_owned(), ..TeamReport::default() };
         assert!(is_stepping(&training, Some(&team("training"))) && !is_stepping(&training, Some(&team("waiting"))));

@@ -234,6 +234,11 @@ impl Collective {
         matches!(self.phase, Phase::Stalled(_))
     }
 
+    /// Whether it waits for a copy of the state.
+    pub fn is_copying(&self) -> bool {
+        matches!(self.phase, Phase::Copying { .. })
+    }
+
     /// Whether the owner's work is done.
     pub fn is_over(&self) -> bool {
         self.is_over

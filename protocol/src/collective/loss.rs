@@ -38,6 +38,9 @@ impl Collective {
         if !self.is_over {
             (self.has_contribution, self.is_contributing) = (false, false);
             self.lateness.is_left_out = false;
+            if self.has_state {
+                self.idle_since.get_or_insert(now);
+            }
             self.give_way(now);
         }
     }

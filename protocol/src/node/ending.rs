@@ -62,10 +62,12 @@ pub(super) struct Settlings {
 impl Node {
     /// An order to finish the run, from a peer or from this machine. A new one is carried out and passed on to all.
     pub(super) fn on_finish(&mut self, from: Option<PeerId>, order: &FinishOrder) -> Result<(), Misbehaviour> {
+        let end_before = self.end.at();
         match self.end.hear(order)? {
             Heard::Known => {}
             Heard::Older => from.into_iter().for_each(|peer| self.tell_finish(peer)),
             Heard::Newer => {
+                self.end_before = end_before.filter(|_| self.phase == Phase::Training);
                 self.outbox.notice(Notice::Finishing(order.ending));
                 self.outbox.push(TrainerOrder::Finish(order.clone()));
                 let others: Vec<PeerId> = self.membership.connected().filter(|peer| Some(*peer) != from).collect();
@@ -77,7 +79,7 @@ impl Node {
     }
 
     /// Training was over with the run's end of before, and there is a later one.
-    fn train_until_a_later_end(&mut self) {
+    pub(super) fn train_until_a_later_end(&mut self) {
         let has_ended = matches!(self.phase, Phase::Settling | Phase::Completed) && !self.ends_before_the_run;
         let progress = self.pairwise.training().progress;
         if has_ended && self.synchronous.is_none() && !self.is_rejoining() && self.is_before_the_end(progress) {
@@ -129,6 +131,12 @@ impl Node {
         } else if self.phase == Phase::Training {
             self.end_in_pairs();
             self.begin_settling(now);
+            let progress = self.pairwise.training().progress;
+            if self.end_before.take().is_some_and(|end| progress >= end - 0.5) {
+                // The trainer had not yet heard of the later end.
+                self.ends_before_the_run = false;
+                self.train_until_a_later_end();
+            }
         }
     }
 

@@ -104,6 +104,7 @@ impl Node {
         if self.copies_in_vain(now) || (self.joining.is_idle() && (out_of_time || nobody)) {
             self.give_up_copying();
             self.complete();
+            self.train_until_a_later_end();
         } else if !self.is_resting {
             self.copy(now);
         }

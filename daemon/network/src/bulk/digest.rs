@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn the_digest_is_that_of_all_bytes_however_they_came() {
-        let bytes: Vec<u8> = (0..300_000_u32).map(|index| (index * index) as u8).collect();
+        let bytes: Vec<u8> = (0..300_000_u32).map(|index| (index ^ index >> 8) as u8).collect();
         for lengths in [&[0][..], &[1, 2, 3], &[131_071, 131_072, 131_073, 300_000], &[299_999]] {
             let mut running = RunningDigest::default();
             for length in lengths {

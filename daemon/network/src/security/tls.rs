@@ -30,6 +30,16 @@ use libp2p::tls::certificate;
 /// The protocol that is negotiated inside of TLS.
 const ALPN: &[u8] = b"libp2p";
 
+/// How certificates of peers may be signed: libp2p's are of P-256, others' of any of these.
+const SCHEMES: &[SignatureScheme] = &[
+    SignatureScheme::ECDSA_NISTP384_SHA384,
+    SignatureScheme::ECDSA_NISTP256_SHA256,
+    SignatureScheme::ED25519,
+    SignatureScheme::RSA_PSS_SHA512,
+    SignatureScheme::RSA_PSS_SHA384,
+    SignatureScheme::RSA_PSS_SHA256,
+];
+
 /// Both sides of a handshake, as one identity.
 #[derive(Clone)]
 pub(super) struct Tls {
@@ -159,21 +169,33 @@ impl OfPeers {
         certificate::parse(certificate)?.verify_signature(signed.scheme, message, signed.signature())?;
         Ok(HandshakeSignatureValid::assertion())
     }
+}
 
-    fn schemes() -> Vec<SignatureScheme> {
-        vec![
-            SignatureScheme::ECDSA_NISTP384_SHA384,
-            SignatureScheme::ECDSA_NISTP256_SHA256,
-            SignatureScheme::ED25519,
-            SignatureScheme::RSA_PSS_SHA512,
-            SignatureScheme::RSA_PSS_SHA384,
-            SignatureScheme::RSA_PSS_SHA256,
-        ]
-    }
+/// The methods that are the same for both sides.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Err(rustls::Error::General("libp2p speaks TLS 1.3".into()))
+        }
 
-    fn refuse_older_version() -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("libp2p speaks TLS 1.3".into()))
-    }
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            OfPeers::verify_signature(message, certificate, signed)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            SCHEMES.to_vec()
+        }
+    };
 }
 
 impl ServerCertVerifier for OfPeers {
@@ -189,27 +211,7 @@ impl ServerCertVerifier for OfPeers {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        OfPeers::refuse_older_version()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        OfPeers::verify_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        OfPeers::schemes()
-    }
+    signatures!();
 }
 
 impl ClientCertVerifier for OfPeers {
@@ -227,27 +229,7 @@ impl ClientCertVerifier for OfPeers {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        OfPeers::refuse_older_version()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        OfPeers::verify_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        OfPeers::schemes()
-    }
+    signatures!();
 }
 
 #[cfg(test)]

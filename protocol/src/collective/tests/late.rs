@@ -47,6 +47,7 @@ fn for_the_second_epoch_in_a_row_it_says_nothing_until_its_contribution_is_there
     one.contributed(Time::ZERO, 0, 1);
     let asks = |order| matches!(order, Order::Say { word: Word::Stalled(said), .. } if said.members.is_empty());
     assert!(std::iter::from_fn(|| one.poll_order()).any(asks));
+    assert_eq!(one.counts(Time::ZERO + seconds(3)).waited, seconds(3), "its owner has nothing to do until it is back");
 }
 
 #[test]
