@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::join::{self, Reached};
 use super::node;
-use super::start::{completed_before, run_of};
+use super::start::{completed_before, directory_of, run_of};
 use crate::cli::DoctorOptions;
 use crate::console::{Console, note, print_fitted, print_line, quoted};
 use crate::daemon::network_config;
@@ -114,10 +114,8 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     drop(corpus);
     let megabits = found.as_ref().and_then(|found| found.megabits);
     findings.extend(measured.as_ref().map(|measured| doctor::judge_averaging(measured, megabits)));
-    let default = DataDirectory::default_path(&manifest.run.name);
-    let directory = if configured.as_os_str().is_empty() { &default } else { &configured };
     let parameters = murmur_training::trained_layout(&manifest).parameters();
-    findings.push(doctor::check_storage(directory, parameters, settings.checkpoint.keep));
+    findings.push(doctor::check_storage(&directory_of(&manifest, &settings), parameters, settings.checkpoint.keep));
     let verdict = doctor::verdict((&manifest, &settings), measured.as_ref(), found.as_ref(), &findings);
 
     if options.machine.format == Some(Console::Json) {

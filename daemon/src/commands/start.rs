@@ -1,6 +1,6 @@
 //! `murmur start`: found a swarm, or come back to one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use murmur_network::{Keypair, peer_id};
@@ -114,12 +114,19 @@ const FOUND_IN_DATA: [&str; 12] = [
     "table.target_mean",
 ];
 
+/// Where this node keeps a run, unless another run has taken the place.
+pub(super) fn directory_of(manifest: &RunManifest, settings: &NodeSettings) -> PathBuf {
+    let configured = &settings.checkpoint.directory;
+    match configured.as_os_str().is_empty() {
+        true => DataDirectory::default_path(&manifest.run.name),
+        false => configured.clone(),
+    }
+}
+
 /// A run file as it was completed when its run began in this node's data directory, where no data is given that would complete it: a
 /// run that is over needs none.
 pub(super) fn completed_before(manifest: RunManifest, settings: &NodeSettings) -> RunManifest {
-    let configured = &settings.checkpoint.directory;
-    let default = DataDirectory::default_path(&manifest.run.name);
-    let directory = if configured.as_os_str().is_empty() { &default } else { configured };
+    let directory = directory_of(&manifest, settings);
     let is_found =
         |difference: &String| difference.split_once(": ").is_some_and(|(field, _)| FOUND_IN_DATA.contains(&field));
     let is_of_file = |claimed: &RunManifest| {
@@ -127,7 +134,7 @@ pub(super) fn completed_before(manifest: RunManifest, settings: &NodeSettings) -
         manifest.gossip = manifest.gossip.sized(trained_layout(claimed).parameters());
         manifest.differences_in(claimed, ["", ""]).iter().all(is_found)
     };
-    let claimed = DataDirectory::claimed_manifest(directory).filter(|_| settings.data.files.is_empty());
+    let claimed = DataDirectory::claimed_manifest(&directory).filter(|_| settings.data.files.is_empty());
     claimed.filter(is_of_file).unwrap_or(manifest)
 }
 

@@ -160,15 +160,6 @@ impl OfPeers {
         certificate::parse(certificate)?;
         Ok(())
     }
-
-    fn verify_signature(
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        certificate::parse(certificate)?.verify_signature(signed.scheme, message, signed.signature())?;
-        Ok(HandshakeSignatureValid::assertion())
-    }
 }
 
 /// The methods that are the same for both sides.
@@ -189,7 +180,8 @@ macro_rules! signatures {
             certificate: &CertificateDer<'_>,
             signed: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            OfPeers::verify_signature(message, certificate, signed)
+            certificate::parse(certificate)?.verify_signature(signed.scheme, message, signed.signature())?;
+            Ok(HandshakeSignatureValid::assertion())
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
