@@ -93,6 +93,7 @@ fn control_events(criterion: &mut Criterion) {
             reference: 0,
             standing,
             deadline_ms: 20_000,
+            step_left_max_ms: u32::MAX,
         };
         Event::MessageReceived { peer: peer(1 + number % 8), message: Message::Propose(propose) }
     });

@@ -77,7 +77,16 @@ pub(crate) fn standing() -> Standing {
 /// A proposal to average the whole model in codes of so many bits.
 pub(crate) fn propose(exchange: u64, bits: u8, standing: Standing) -> Message {
     let part = murmur_protocol::Part::MODEL;
-    Message::Propose(Propose { exchange, part, nonce: 1, bits, reference: 0, standing, deadline_ms: 20_000 })
+    Message::Propose(Propose {
+        exchange,
+        part,
+        nonce: 1,
+        bits,
+        reference: 0,
+        standing,
+        deadline_ms: 20_000,
+        step_left_max_ms: u32::MAX,
+    })
 }
 
 pub(crate) fn proposes(effects: &[Effect]) -> bool {

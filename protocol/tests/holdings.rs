@@ -90,8 +90,16 @@ fn whose_part_is_another_is_refused_without_blame() {
     let (mut node, _) = Driven::with(config(Start::WithModel, Holding::of([1])), PARAMETERS, 1);
     let propose = |exchange, index| {
         let part = fragment(index);
-        let propose =
-            Propose { exchange, part, nonce: 1, bits: 16, reference: 0, standing: standing(), deadline_ms: 20_000 };
+        let propose = Propose {
+            exchange,
+            part,
+            nonce: 1,
+            bits: 16,
+            reference: 0,
+            standing: standing(),
+            deadline_ms: 20_000,
+            step_left_max_ms: u32::MAX,
+        };
         Message::Propose(propose)
     };
     let refused = node.hear_from(1, propose(1, 0));

@@ -344,8 +344,16 @@ fn who_wants_to_exchange_with_a_joiner_waits_for_half_of_its_copy() {
     let [(donor, request, _)] = requests(&first)[..] else { panic!("the only peer: {first:?}") };
     let retry_after_ms = |driven: &mut Driven, exchange| {
         let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress: 7.0 };
-        let propose =
-            Propose { exchange, part: Part::MODEL, nonce: 1, bits: 8, reference: 0, standing, deadline_ms: 60_000 };
+        let propose = Propose {
+            exchange,
+            part: Part::MODEL,
+            nonce: 1,
+            bits: 8,
+            reference: 0,
+            standing,
+            deadline_ms: 60_000,
+            step_left_max_ms: u32::MAX,
+        };
         let effects = driven.tell(Event::MessageReceived { peer: donor, message: Message::Propose(propose) });
         effects.iter().find_map(|effect| match effect {
             Effect::Network(NetworkOrder::Send { message: Message::Reject(reject), .. }) => Some(reject.retry_after_ms),

@@ -67,7 +67,16 @@ impl Responder {
     fn hear_proposal_of(&mut self, peer: PeerId, (exchange, nonce): (u64, u64), timeout: Duration) -> Vec<Effect> {
         let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, progress: self.progress_told };
         let (part, deadline_ms) = (murmur_protocol::Part::MODEL, timeout.as_millis() as u32);
-        let propose = Propose { exchange, part, nonce, bits: 16, reference: 0, standing, deadline_ms };
+        let propose = Propose {
+            exchange,
+            part,
+            nonce,
+            bits: 16,
+            reference: 0,
+            standing,
+            deadline_ms,
+            step_left_max_ms: u32::MAX,
+        };
         self.tell(Event::MessageReceived { peer, message: Message::Propose(propose) })
     }
 

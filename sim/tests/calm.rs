@@ -107,6 +107,31 @@ fn a_very_slow_member_merges_nothing_that_its_partner_has_given_up() {
     }
 }
 
+/// Who waits for the end of its step starts no exchange meanwhile: on links partners that wait for all of it start seven tenths of
+/// what they start among equals.
+#[test]
+fn a_slow_member_keeps_no_partner_from_its_rounds() {
+    let started = |kind, slowest: Duration| {
+        let mut scenario = Scenario::calm(8);
+        scenario.gossip.kind = kind;
+        (scenario.gossip.interval_steps, scenario.gossip.interval_steps_min) = (4, 2);
+        scenario.nodes.iter_mut().for_each(|plan| plan.step_time = Duration::from_millis(100));
+        scenario.nodes[7].step_time = slowest;
+        let swarm = after(seconds(300), scenario, 1);
+        let exchanges = |host| swarm.status(host).expect("it runs").exchanges;
+        let slow = exchanges(7);
+        let steps = 300.0 / slowest.as_secs_f64();
+        let of_slow = (slow.completed_as_starter + slow.completed_as_responder) as f64 / steps;
+        ((0..7).map(|host| exchanges(host).completed_as_starter).sum::<u64>() as f64, of_slow)
+    };
+    for kind in [GossipKind::Links, GossipKind::Pairs] {
+        let (equal, _) = started(kind, Duration::from_millis(100));
+        let (beside_a_slow_one, of_slow) = started(kind, seconds(2));
+        assert!(beside_a_slow_one > 0.85 * equal, "{kind:?}: {beside_a_slow_one} of {equal}");
+        assert!(of_slow > 1.0, "{kind:?}: {of_slow} a step of the slow one");
+    }
+}
+
 /// Nothing but the time of a step says how long an exchange of such members takes.
 #[test]
 fn members_whose_steps_take_minutes_are_averaged() {

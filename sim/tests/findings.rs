@@ -27,6 +27,7 @@ fn node_after_proposals(weights: &[f32]) -> Node {
         reference: 0,
         standing: Standing { weight: *weight, clip: 1.0, gamma: 0.5, progress: 0.0 },
         deadline_ms: 1000,
+        step_left_max_ms: u32::MAX,
     };
     let proposals = weights.iter().enumerate().map(propose).map(Message::Propose);
     let connected = Event::PeerConnected { peer: hostile, addresses: vec![] };

@@ -229,6 +229,7 @@ mod tests {
             reference: 0,
             standing,
             deadline_ms: 1,
+            step_left_max_ms: 1,
         })
     }
 

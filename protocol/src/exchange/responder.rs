@@ -150,14 +150,19 @@ impl Responder {
         let width = averaging.accepted_width(propose.part, propose.bits);
         let timeout = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
         let (timely, step_left) = (timeout - timeout / REPLY_SHARE, averaging.step_time.left(now));
+        let step_left_max = match propose.step_left_max_ms {
+            u32::MAX => timely,
+            milliseconds => timely.min(Duration::from_millis(milliseconds.into())),
+        };
         let is_over = self.newest_number(peer).is_some_and(|newest| propose.exchange <= newest);
         let reason = match width {
             _ if is_over => Some(RejectReason::Over),
             None => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.exchanges(propose.part) => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.turns.holds(propose.part) => Some(RejectReason::NotHeld),
-            // It would be given up before there is a snapshot, and keep this node from asking its starter meanwhile.
-            Some(_) if admission.refuse.is_none() && step_left >= timely => Some(RejectReason::Busy),
+            // It would be given up before there is a snapshot, and keep this node from asking its starter meanwhile; or its starter
+            // has others to ask.
+            Some(_) if admission.refuse.is_none() && step_left >= step_left_max => Some(RejectReason::Busy),
             Some(_) if admission.refuse.is_none() && !self.makes_room_for(now, peer, averaging, out) => {
                 Some(RejectReason::Busy)
             }
@@ -172,7 +177,8 @@ impl Responder {
                 // A rest lasts for hours: as long as a peer may ask for.
                 RejectReason::Resting => RETRY_AFTER_MAX,
                 RejectReason::Joining => admission.joining_retry,
-                RejectReason::Busy if step_left >= timely => (step_left - timely).clamp(BUSY_RETRY, RETRY_AFTER_MAX),
+                // Not a moment later: the time in which it is welcome may be as short as a retry.
+                RejectReason::Busy if step_left >= step_left_max => (step_left - step_left_max).min(RETRY_AFTER_MAX),
                 _ => BUSY_RETRY,
             };
             let retry_after_ms = wait.as_millis() as u32;

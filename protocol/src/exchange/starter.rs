@@ -190,6 +190,7 @@ impl Starter {
             reference: reference.as_ref().map_or(0, Reference::digest),
             standing,
             deadline_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
+            step_left_max_ms: averaging.step_left_max_ms(part, way),
         };
         out.send(partner, Message::Propose(propose.clone()));
         self.outgoing = Some(Outgoing {

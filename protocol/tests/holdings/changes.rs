@@ -16,7 +16,16 @@ fn whole() -> (Driven, Vec<Effect>) {
 
 fn proposal(exchange: u64, index: u16) -> Message {
     let (part, standing) = (fragment(index), standing());
-    Message::Propose(Propose { exchange, part, nonce: exchange, bits: 16, reference: 0, standing, deadline_ms: 20_000 })
+    Message::Propose(Propose {
+        exchange,
+        part,
+        nonce: exchange,
+        bits: 16,
+        reference: 0,
+        standing,
+        deadline_ms: 20_000,
+        step_left_max_ms: u32::MAX,
+    })
 }
 
 fn accept(propose: &Propose) -> Message {

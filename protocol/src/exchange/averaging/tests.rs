@@ -94,8 +94,16 @@ fn links_of_what_is_given_up_end() {
 fn terms(part: Part, starter: f64, responder: f64) -> (Terms, Terms) {
     let standing = |progress| Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress };
     let standings = (standing(starter), standing(responder));
-    let propose =
-        Propose { exchange: 1, part, nonce: 1, bits: 16, reference: 0, standing: standings.0, deadline_ms: 1000 };
+    let propose = Propose {
+        exchange: 1,
+        part,
+        nonce: 1,
+        bits: 16,
+        reference: 0,
+        standing: standings.0,
+        deadline_ms: 1000,
+        step_left_max_ms: u32::MAX,
+    };
     let accept = Accept { exchange: 1, starter_share: 0.5, reference: 0, standing: standings.1 };
     let width = CodeWidth::Sixteen;
     (Terms::of_starter(&propose, width, &accept), Terms::of_responder(&propose, width, &accept))

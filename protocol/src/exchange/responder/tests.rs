@@ -13,7 +13,16 @@ const EXCHANGE: ExchangeNumber = 1;
 
 fn propose() -> Propose {
     let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress: 0.0 };
-    Propose { exchange: EXCHANGE, part: Part::MODEL, nonce: 1, bits: 16, reference: 0, standing, deadline_ms: 60_000 }
+    Propose {
+        exchange: EXCHANGE,
+        part: Part::MODEL,
+        nonce: 1,
+        bits: 16,
+        reference: 0,
+        standing,
+        deadline_ms: 60_000,
+        step_left_max_ms: u32::MAX,
+    }
 }
 
 fn request(out: &mut Outbox) -> Option<Effect> {
