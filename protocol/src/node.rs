@@ -60,8 +60,8 @@ pub struct Node {
     end: RunEnd,
     /// The run's end before the newest order, while the trainer may not have heard that one.
     end_before: Option<f64>,
-    /// Own exchanges still to be done after the last step.
-    final_exchanges_left: u32,
+    /// Own exchanges still to be done after the last step, of each fragment that has some left.
+    final_exchanges_left: BTreeMap<u16, u32>,
     /// Whether this node's training was over before the run's.
     ends_before_the_run: bool,
     settlings: Settlings,
@@ -97,7 +97,7 @@ impl Node {
             giving: Giving::new(chunking, *layout.digest()),
             rejoining: Rejoining::default(),
             end: config.end,
-            final_exchanges_left: 1,
+            final_exchanges_left: BTreeMap::new(),
             end_before: None,
             ends_before_the_run: false,
             settlings: Settlings::default(),

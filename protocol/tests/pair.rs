@@ -1,6 +1,8 @@
 //! Two nodes whose every message is delivered, held back or lost by hand: what an exchange does when its words come late,
 //! twice, changed, or not at all.
 
+mod ending;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::time::Duration;
 
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::manifest::GossipKind;
-use murmur_protocol::message::{Accept, Descriptor, KnownPeer, Reject, RejectReason};
+use murmur_protocol::message::{Accept, Reject, RejectReason};
 use murmur_protocol::numerics::{Buffers, encode, merge};
 use murmur_protocol::*;
 
@@ -329,34 +331,6 @@ fn who_leaves_has_a_last_exchange_first() {
     pair.deliver_all();
     assert_eq!(pair.sides.each_ref().map(Side::exchanges), [1, 1]);
     assert!(pair.distance() < 1e-3, "what it has learned stays in the swarm: {}", pair.distance());
-}
-
-/// There were as many more with a partner for what nobody else holds.
-#[test]
-fn at_the_end_nothing_is_exchanged_for_what_nobody_else_holds() {
-    let of_two = |key, value, holding| Side::holding(key, value, 1000.0, (2, holding));
-    let sides = [of_two(1, 0.0, Holding::ALL), of_two(2, 0.1, Holding::of([0]))];
-    let mut pair = Pair { sides, now: Time::ZERO };
-    pair.connect();
-    let (one, partner) = (0, pair.sides[1].me);
-    let known = KnownPeer { peer: partner, addresses: vec![Address::new("sim/2".to_owned()).expect("short")] };
-    let profile = Profile { holding: Holding::of([0]), ..Profile::default() };
-    let peers = vec![Descriptor { known, age_seconds: 0, profile }];
-    let message = Message::Shuffle { peers, wants_reply: false };
-    pair.tell(one, Event::MessageReceived { peer: partner, message });
-    let report = pair.sides[one].report;
-    pair.tell(one, Event::TrainingCompleted(report));
-    let phase = |pair: &Pair| pair.sides[one].node.status().phase;
-    assert_eq!(phase(&pair), Phase::Settling);
-    pair.deliver_all();
-    let exchanges = pair.sides.each_ref().map(Side::exchanges);
-    let final_exchanges = u64::from(RunManifest::default().gossip.final_exchanges);
-    assert_eq!((phase(&pair), exchanges), (Phase::Completed, [final_exchanges; 2]));
-    for (peer, then) in [(partner, Phase::Completed), (PeerId::from_public_key([3; 32]), Phase::Settling)] {
-        pair.tell(one, Event::PeerDisconnected { peer });
-        pair.tell(one, Event::PeerConnected { peer, addresses: vec![] });
-        assert_eq!(phase(&pair), then, "who comes now may hold the rest, who is back does not");
-    }
 }
 
 /// The first grid is as wide as the models are apart; a grid of either side's own would not meet.

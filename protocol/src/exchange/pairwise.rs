@@ -5,6 +5,7 @@
 
 mod probing;
 
+use std::collections::BTreeMap;
 use std::f64::consts::SQRT_2;
 use std::time::Duration;
 
@@ -38,8 +39,8 @@ pub(crate) struct Pairwise {
     averaging: Averaging,
     starter: Starter,
     responder: Responder,
-    /// Whose exchange has moved the model here last, until somebody asks. None from before the end of training.
-    answered: Option<PeerId>,
+    /// Whose exchange has moved the model here last, and which fragment, until somebody asks. None from before the end of training.
+    answered: Option<(PeerId, u16)>,
 }
 
 /// What is wrong with a reply of trainer or worker.
@@ -221,8 +222,8 @@ impl Pairwise {
                 .map_err(|what| Unfit::Partner(peer, what)),
             (Purpose::ResponderMerge(peer, number), Reply::Merge(result)) => {
                 let merged = self.responder.on_merged(peer, number, result, (averaging, reputation), out);
-                if merged.map_err(|what| Unfit::Partner(peer, what))? {
-                    self.answered = Some(peer);
+                if let Some(fragment) = merged.map_err(|what| Unfit::Partner(peer, what))? {
+                    self.answered = Some((peer, fragment));
                 }
                 Ok(())
             }
@@ -335,18 +336,19 @@ impl Pairwise {
         true
     }
 
-    /// Proposes an exchange to one of `partners` with whom none is under way.
+    /// Proposes an exchange of a fragment that is wanted to one of `partners` with whom none is under way.
     /// Links are for models that move: signs bring models near one another quickly and together slowly. So exchanges are
     /// on the grid where they are the last ones (`is_last`), and where own training moves the model no more.
     pub(crate) fn start(
         &mut self,
         now: Time,
         (mut partners, is_last): (Vec<(PeerId, Holding)>, bool),
+        is_wanted: impl Fn(u16) -> bool,
         reputation: &Reputation,
         out: &mut Outbox,
     ) {
         partners.retain(|(peer, _)| !self.responder.is_busy_with(*peer));
-        let has_partner = |fragment| partners.iter().any(|(_, holding)| holding.holds(fragment));
+        let has_partner = |fragment| is_wanted(fragment) && partners.iter().any(|(_, holding)| holding.holds(fragment));
         let (round, has_asked) = self.starter.round();
         let Some(part) = self.averaging.turns.take(round, has_partner) else { return };
         let fragment = part.fragment.index;
@@ -360,23 +362,9 @@ impl Pairwise {
         self.starter.start(now, (part, way), (&self.averaging, reputation), &partners, out);
     }
 
-    /// Asks one of `checkers` how far its model is from this one, in one fragment; `false` where nobody can be asked.
-    pub(crate) fn probe(
-        &mut self,
-        now: Time,
-        fragment: u16,
-        checkers: &[(PeerId, Holding)],
-        reputation: &Reputation,
-        out: &mut Outbox,
-    ) -> bool {
-        let part = self.averaging.turns.part(fragment);
-        self.starter.begin_anew();
-        self.starter.start(now, (part, Way::Probe), (&self.averaging, reputation), checkers, out)
-    }
-
-    /// Whether the last exchange of another member that has moved the model here was this one's, and nobody has asked since.
-    pub(crate) fn take_answered(&mut self, peer: PeerId) -> bool {
-        self.answered.take() == Some(peer)
+    /// Which fragment the last exchange of another member has moved here, where it was this one's and nobody has asked since.
+    pub(crate) fn take_answered(&mut self, peer: PeerId) -> Option<u16> {
+        self.answered.take().filter(|(answered, _)| *answered == peer).map(|(_, fragment)| fragment)
     }
 
     /// What became of the last exchange of our own, once.
@@ -471,10 +459,10 @@ impl Pairwise {
         self.averaging.cadence.interval()
     }
 
-    /// Own exchanges at the end of a run: so many of each of these fragments. What was not exchanged is as training left it.
-    pub(crate) fn final_exchanges(&self, of: impl Fn(u16) -> bool) -> u32 {
-        let fragments = self.fragments().iter().filter(|fragment| of(**fragment));
-        self.averaging.gossip.final_exchanges * fragments.count() as u32
+    /// Own exchanges at the end of a run: so many of each fragment. What was not exchanged is as training left it.
+    pub(crate) fn final_exchanges(&self) -> BTreeMap<u16, u32> {
+        let count = self.averaging.gossip.final_exchanges;
+        self.fragments().iter().map(|fragment| (*fragment, count)).filter(|_| count > 0).collect()
     }
 
     /// What the last exchanges of all fragments of the model say, where one was merged since the last call.

@@ -325,7 +325,7 @@ impl Responder {
         }
     }
 
-    /// Returns whether it has moved the model.
+    /// Returns the fragment of the model that it has moved.
     pub(crate) fn on_merged(
         &mut self,
         peer: PeerId,
@@ -333,9 +333,9 @@ impl Responder {
         result: Result<Merged, Misbehaviour>,
         (averaging, reputation): (&mut Averaging, &mut Reputation),
         out: &mut Outbox,
-    ) -> Result<bool, Misbehaviour> {
-        let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else { return Ok(false) };
-        let Stage::Merging(about) = incoming.stage else { return Ok(false) };
+    ) -> Result<Option<u16>, Misbehaviour> {
+        let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else { return Ok(None) };
+        let Stage::Merging(about) = incoming.stage else { return Ok(None) };
         let merged = match result {
             Ok(merged) => merged,
             Err(misbehaviour) => {
@@ -343,7 +343,8 @@ impl Responder {
                 return Err(misbehaviour);
             }
         };
-        let moves_model = !incoming.terms.is_probe() && incoming.terms.part.vector == Vector::Model;
+        let part = incoming.terms.part;
+        let moves_model = !incoming.terms.is_probe() && part.vector == Vector::Model;
         averaging.complete(&merged, &incoming.terms, about, reputation, out);
         averaging.counters.completed_as_responder += u64::from(!incoming.terms.is_probe());
         incoming.stage = Stage::Answered;
@@ -351,7 +352,7 @@ impl Responder {
         incoming.news = Some(Outbound::new(peer, header, Payload::default(), out));
         incoming.forget_arrived();
         self.trim_reply_cache();
-        Ok(moves_model)
+        Ok(moves_model.then_some(part.fragment.index))
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {

@@ -169,7 +169,7 @@ impl Node {
                 self.pairwise.on_model_replaced(&mut self.outbox);
                 self.end_in_pairs();
                 // What it has learned is in all replicas.
-                self.final_exchanges_left = 0;
+                self.final_exchanges_left.clear();
             }
             Phase::Joining | Phase::Leaving | Phase::Left => {}
         }

@@ -8,6 +8,7 @@ use crate::effect::TrainerOrder;
 use crate::event::TrainingReport;
 use crate::exchange::LastMerges;
 use crate::finish::{FinishOrder, Heard};
+use crate::membership::Membership;
 use crate::message::Message;
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
@@ -110,7 +111,7 @@ impl Node {
     /// For a node of which the run is over: final exchanges that it could not have, because nobody was there or it was at rest, are
     /// made up for.
     pub(super) fn settle_if_left(&mut self, now: Time) {
-        if self.final_exchanges_left > self.final_exchanges_alone() {
+        if self.has_partner_for_what_is_left() {
             self.settle_anew(now);
         }
     }
@@ -154,7 +155,7 @@ impl Node {
 
     pub(super) fn begin_settling(&mut self, now: Time) {
         self.phase = Phase::Settling;
-        self.final_exchanges_left = self.pairwise.final_exchanges(|_| true);
+        self.final_exchanges_left = self.pairwise.final_exchanges();
         self.phase_deadline = Some(now + SETTLING_TIMEOUT);
         self.outbox.notice(Notice::Settling);
     }
@@ -162,8 +163,8 @@ impl Node {
     /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all.
     pub(super) fn settle(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let is_alone = self.is_resting || self.final_exchanges_left <= self.final_exchanges_alone();
-        if self.final_exchanges_left == 0 || out_of_time || (is_alone && self.pairwise.is_idle()) {
+        let is_alone = self.is_resting || !self.has_partner_for_what_is_left();
+        if self.final_exchanges_left.is_empty() || out_of_time || (is_alone && self.pairwise.is_idle()) {
             self.complete();
         } else if self.pairwise.is_idle() {
             self.pairwise.begin_round();
@@ -171,10 +172,18 @@ impl Node {
         }
     }
 
-    /// Final exchanges that nobody can be asked for: of fragments that no member holds who is. They are left for whoever comes.
-    fn final_exchanges_alone(&self) -> u32 {
-        let holdings: Vec<_> = self.membership.directly_connected().map(|peer| self.membership.holding(peer)).collect();
-        self.pairwise.final_exchanges(|fragment| !holdings.iter().any(|holding| holding.holds(fragment)))
+    /// A final exchange of this fragment is done: each of them has its own.
+    pub(super) fn on_final_exchange(&mut self, fragment: u16) {
+        if let Some(left) = self.final_exchanges_left.get_mut(&fragment) {
+            *left -= 1;
+        }
+        self.final_exchanges_left.retain(|_, left| *left > 0);
+    }
+
+    /// Whether somebody can be asked for a final exchange that is still to be done. Those of fragments that nobody holds are left for
+    /// whoever comes.
+    fn has_partner_for_what_is_left(&self) -> bool {
+        self.final_exchanges_left.keys().any(|fragment| is_held(&self.membership, *fragment))
     }
 
     /// Whether somebody can be asked who holds some of what this node holds.
@@ -229,6 +238,11 @@ impl Node {
             self.phase_deadline = Some(now + FIRST_PAUSE * (1 << self.settlings.late));
         }
     }
+}
+
+/// Whether a member that can be asked holds a fragment.
+fn is_held(membership: &Membership, fragment: u16) -> bool {
+    membership.directly_connected().any(|peer| membership.holding(peer).holds(fragment))
 }
 
 impl Settlings {

@@ -69,12 +69,14 @@ impl Node {
             return;
         }
         let is_merged = matches!(outcome, Outcome::Merged { .. }) && part.vector == Vector::Model;
+        let merged = is_merged.then_some(part.fragment.index);
         // Who ends before the run does meets partners that train on. One whose steps are short is always about to end an
         // exchange of its own, which this node has just answered: that one has brought this node's model there as well.
-        let is_answered = matches!(outcome, Outcome::Rejected) && self.pairwise.take_answered(partner);
-        let is_answered = is_answered && self.ends_before_the_run;
-        if (is_merged || is_answered) && self.phase == Phase::Settling {
-            self.final_exchanges_left = self.final_exchanges_left.saturating_sub(1);
+        let is_rejected = matches!(outcome, Outcome::Rejected);
+        let answered = is_rejected.then(|| self.pairwise.take_answered(partner)).flatten();
+        let answered = answered.filter(|_| self.ends_before_the_run);
+        if let Some(fragment) = merged.or(answered).filter(|_| self.phase == Phase::Settling) {
+            self.on_final_exchange(fragment);
         }
         let is_there = self.membership.partners(now).contains(&partner);
         // What is copied moves nobody before it is believed.
@@ -204,7 +206,7 @@ impl Node {
         // A reply to that order is not one to the next.
         self.outbox.forget(|purpose| matches!(purpose, Purpose::StateLoad));
         // Of what is given up there are no last exchanges.
-        self.final_exchanges_left = self.final_exchanges_left.min(self.pairwise.final_exchanges(|_| true));
+        self.final_exchanges_left.retain(|fragment, _| self.pairwise.fragments().contains(fragment));
         if has_new && matches!(self.phase, Phase::Settling | Phase::Completed) {
             self.settlings = Settlings::default();
             self.begin_settling(now);
@@ -241,7 +243,9 @@ impl Node {
         if !self.is_resting {
             let partners = self.with_holdings(self.membership.partners(now));
             let is_last = self.phase != Phase::Training;
-            self.pairwise.start(now, (partners, is_last), &self.reputation, &mut self.outbox);
+            let left = &self.final_exchanges_left;
+            let is_wanted = |fragment| self.phase != Phase::Settling || left.contains_key(&fragment);
+            self.pairwise.start(now, (partners, is_last), is_wanted, &self.reputation, &mut self.outbox);
         }
     }
 

@@ -4,9 +4,28 @@ use std::time::Duration;
 
 use super::Pairwise;
 use crate::bounds::{AGED_SHARE, CHECKS_UNANSWERED_MAX, SPOT_CHECK_FACTOR};
-use crate::exchange::outcome::Probed;
+use crate::exchange::outcome::{Probed, Way};
+use crate::fragments::Holding;
+use crate::outbox::Outbox;
+use crate::peer::PeerId;
+use crate::reputation::Reputation;
+use crate::time::Time;
 
 impl Pairwise {
+    /// Asks one of `checkers` how far its model is from this one, in one fragment; `false` where nobody can be asked.
+    pub(crate) fn probe(
+        &mut self,
+        now: Time,
+        fragment: u16,
+        checkers: &[(PeerId, Holding)],
+        reputation: &Reputation,
+        out: &mut Outbox,
+    ) -> bool {
+        let part = self.averaging.turns.part(fragment);
+        self.starter.begin_anew();
+        self.starter.start(now, (part, Way::Probe), (&self.averaging, reputation), checkers, out)
+    }
+
     /// Whether a probe shows a model of this swarm.
     pub(crate) fn is_near(&self, probed: Probed) -> bool {
         let Probed { distance, norm, partner_clip, progress_difference } = probed;

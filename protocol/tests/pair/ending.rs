@@ -1,0 +1,68 @@
+//! The last exchanges of a run, of a model in two fragments of which the others hold one each.
+
+use murmur_protocol::message::{Descriptor, KnownPeer};
+
+use super::*;
+
+impl Pair {
+    /// Side 0 has all of the model, and knows that the other has the first half.
+    fn with_half() -> Pair {
+        let of_two = |key, value, holding| Side::holding(key, value, 1000.0, (2, holding));
+        let sides = [of_two(1, 0.0, Holding::ALL), of_two(2, 0.1, Holding::of([0]))];
+        let mut pair = Pair { sides, now: Time::ZERO };
+        pair.connect();
+        let partner = pair.sides[1].me;
+        pair.hear_of(0, partner, Holding::of([0]));
+        pair
+    }
+
+    /// A side hears what a peer holds.
+    fn hear_of(&mut self, side: usize, peer: PeerId, holding: Holding) {
+        let known = KnownPeer { peer, addresses: vec![Address::new(format!("sim/{peer}")).expect("short")] };
+        let profile = Profile { holding, ..Profile::default() };
+        let peers = vec![Descriptor { known, age_seconds: 0, profile }];
+        let message = Message::Shuffle { peers, wants_reply: false };
+        self.tell(side, Event::MessageReceived { peer, message });
+    }
+}
+
+/// There were as many more with a partner for what nobody else holds.
+#[test]
+fn at_the_end_nothing_is_exchanged_for_what_nobody_else_holds() {
+    let (mut pair, one) = (Pair::with_half(), 0);
+    let partner = pair.sides[1].me;
+    let report = pair.sides[one].report;
+    pair.tell(one, Event::TrainingCompleted(report));
+    let phase = |pair: &Pair| pair.sides[one].node.status().phase;
+    assert_eq!(phase(&pair), Phase::Settling);
+    pair.deliver_all();
+    let exchanges = pair.sides.each_ref().map(Side::exchanges);
+    let final_exchanges = u64::from(RunManifest::default().gossip.final_exchanges);
+    assert_eq!((phase(&pair), exchanges), (Phase::Completed, [final_exchanges; 2]));
+    for (peer, then) in [(partner, Phase::Completed), (PeerId::from_public_key([3; 32]), Phase::Settling)] {
+        pair.tell(one, Event::PeerDisconnected { peer });
+        pair.tell(one, Event::PeerConnected { peer, addresses: vec![] });
+        assert_eq!(phase(&pair), then, "who comes now may hold the rest, who is back does not");
+    }
+}
+
+/// What the others of another one had was taken from it, and it was as training had left it.
+#[test]
+fn a_fragment_whose_holder_is_busy_keeps_its_final_exchanges() {
+    let (mut pair, one, busy) = (Pair::with_half(), 0, PeerId::from_public_key([3; 32]));
+    pair.tell(one, Event::PeerConnected { peer: busy, addresses: vec![] });
+    pair.hear_of(one, busy, Holding::of([1]));
+    let (exchange, reason, retry_after_ms) = (0, RejectReason::Joining, 1000);
+    let message = Message::Reject(Reject { exchange, reason, retry_after_ms });
+    pair.tell(one, Event::MessageReceived { peer: busy, message });
+    let report = pair.sides[one].report;
+    pair.tell(one, Event::TrainingCompleted(report));
+    pair.deliver_all();
+    let final_exchanges = u64::from(RunManifest::default().gossip.final_exchanges);
+    let phase = pair.sides[one].node.status().phase;
+    assert_eq!((phase, pair.sides[one].exchanges()), (Phase::Settling, final_exchanges));
+    pair.wait(Duration::from_secs(1));
+    let proposal = pair.proposal(one);
+    let Flying::Words(Message::Propose(propose)) = &proposal else { panic!("no proposal: {proposal:?}") };
+    assert_eq!(propose.part.fragment.index, 1, "once its holder may be asked");
+}
