@@ -263,10 +263,11 @@ impl Averaging {
         of_one.or_else(|| middle(self.clips())).unwrap_or(0.0)
     }
 
-    /// What the last exchanges of all fragments of the model say, where one was merged since the last call.
-    pub(crate) fn take_last_merges(&mut self) -> Option<LastMerges> {
+    /// What the last exchanges of those fragments of the model say that others hold, where one was merged since the last call.
+    pub(crate) fn take_last_merges(&mut self, is_held: impl Fn(u16) -> bool) -> Option<LastMerges> {
         let partner_progress = self.last_merge.take()?;
-        let models = self.parts.iter().filter(|(part, _)| part.vector == Vector::Model);
+        let is_of_model = |part: &Part| part.vector == Vector::Model && is_held(part.fragment.index);
+        let models = self.parts.iter().filter(|(part, _)| is_of_model(part));
         Some(LastMerges::together(models.flat_map(|(_, state)| &state.last_merges), partner_progress))
     }
 

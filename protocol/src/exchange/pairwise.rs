@@ -465,9 +465,9 @@ impl Pairwise {
         self.fragments().iter().map(|fragment| (*fragment, count)).filter(|_| count > 0).collect()
     }
 
-    /// What the last exchanges of all fragments of the model say, where one was merged since the last call.
-    pub(crate) fn take_last_merges(&mut self) -> Option<LastMerges> {
-        self.averaging.take_last_merges()
+    /// What the last exchanges of those fragments of the model say that others hold, where one was merged since the last call.
+    pub(crate) fn take_last_merges(&mut self, is_held: impl Fn(u16) -> bool) -> Option<LastMerges> {
+        self.averaging.take_last_merges(is_held)
     }
 
     /// Fills in what exchanges have to say of the node.

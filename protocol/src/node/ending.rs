@@ -214,7 +214,8 @@ impl Node {
             self.settlings.late += 1;
             return self.settle_once_more(now);
         }
-        let Some(last) = self.pairwise.take_last_merges() else { return };
+        let is_held = |fragment| is_held(&self.membership, fragment);
+        let Some(last) = self.pairwise.take_last_merges(is_held) else { return };
         if self.is_before_the_end(last.partner_progress) {
             return;
         }

@@ -140,6 +140,21 @@ fn merged(terms: &(Terms, Terms)) -> Merged {
     merge(&job, &buffers).expect("the starter's codes")
 }
 
+/// It made a member settle again and again for a distance that nobody there could lessen.
+#[test]
+fn a_distance_in_what_nobody_holds_any_more_counts_no_more() {
+    let mut averaging = averaging();
+    for (index, distance) in [(0, 7.0), (1, 1.0)] {
+        let merge = LastMerges { distance, is_told: true, is_held_up: false, partner_progress: 0.0 };
+        averaging.parts.entry(part(index)).or_default().last_merges.push_back(merge);
+    }
+    for (held, distance) in [(Holding::ALL, 7.0), (Holding::of([1]), 1.0)] {
+        averaging.last_merge = Some(3.0);
+        let last = averaging.take_last_merges(|fragment| held.holds(fragment)).expect("one was merged");
+        assert_eq!((last.distance, last.partner_progress), (distance, 3.0));
+    }
+}
+
 /// A round of one that has one fragment of eight is eight intervals long: that is its usual pace, and excuses nobody.
 #[test]
 fn who_has_few_fragments_judges_others_as_long_as_it_keeps_its_pace() {
