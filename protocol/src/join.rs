@@ -321,7 +321,7 @@ impl Joining {
     /// A check by `checker` came to nothing. `declined`: it was refused, and `timeout` is how long that is put up with.
     pub(crate) fn on_no_check(&mut self, now: Time, checker: PeerId, declined: bool, timeout: Duration) {
         match &mut self.checking {
-            Some(check) if declined => check.on_declined(now, timeout),
+            Some(check) if declined => check.on_declined(now, checker, timeout),
             Some(check) => check.on_unanswered(checker),
             None => {}
         }

@@ -2,13 +2,15 @@
 //!
 //! A check is an exchange that moves nothing. Each fragment of the model is checked once, so that no donor can hide a part
 //! where nobody looks. One objection brings another check, two drop the copy. Who declines because it is busy is asked
-//! again; where checks are not answered the copy is made once more from others, and believed with a notice after that.
+//! again, and others once that has lasted; where checks are not answered the copy is made once more from others, and believed
+//! with a notice after that.
 //!
 //! One party may run many members, but hardly in many ranges of addresses. So members of one range have one voice: a fragment
 //! is as it should be where a member says so in whose range no donor is, or members of two ranges do, and objections of two
 //! ranges drop the copy. Where no range is left that has not been heard, as among machines of one local network, members
 //! count as such. Then a range that agrees with its own donors does not outvote another one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::bounds::*;
@@ -40,8 +42,8 @@ pub(crate) struct Witness {
 pub(super) struct Check {
     /// At most one for each request that its copy needed.
     pub(super) donors: Vec<Witness>,
-    /// Since when all that were asked have been busy.
-    declined_since: Option<Time>,
+    /// Since when those that were asked have been busy, without an answer of anybody meanwhile. At most [`CONNECTIONS_MAX`].
+    busy: BTreeMap<PeerId, Time>,
     /// Which of the model are to be checked.
     fragments: Vec<u16>,
     /// How many of them others have found near their own.
@@ -67,7 +69,7 @@ impl Check {
     pub(super) fn new(donors: Vec<Witness>, fragments: Vec<u16>) -> Check {
         Check {
             donors,
-            declined_since: None,
+            busy: BTreeMap::new(),
             fragments,
             near: 0,
             has_left_out: false,
@@ -153,10 +155,13 @@ impl Check {
         self.silent.push(checker);
     }
 
-    /// A member is busy. Where that goes on for as long as `timeout`, it is no answer.
-    pub(super) fn on_declined(&mut self, now: Time, timeout: Duration) {
-        if now - *self.declined_since.get_or_insert(now) >= timeout {
-            self.unanswered = CHECKS_UNANSWERED_MAX;
+    /// A member is busy. Where that goes on for as long as `timeout`, it is no answer, and others are asked.
+    pub(super) fn on_declined(&mut self, now: Time, checker: PeerId, timeout: Duration) {
+        if self.busy.len() >= CONNECTIONS_MAX && !self.busy.contains_key(&checker) {
+            self.busy.pop_first();
+        }
+        if now - *self.busy.entry(checker).or_insert(now) >= timeout {
+            self.on_unanswered(checker);
         }
     }
 
@@ -186,7 +191,8 @@ impl Check {
 
     /// Somebody answers: a model of many fragments takes many checks, and some of them meet a busy member.
     fn on_answer(&mut self) {
-        (self.unanswered, self.declined_since) = (0, None);
+        self.unanswered = 0;
+        self.busy.clear();
     }
 
     /// A fragment is near that of a member that lets in `clip`.
@@ -326,17 +332,31 @@ mod tests {
         let at = |second: u64| Time::ZERO + Duration::from_secs(second);
         let mut check = Check::new(vec![all[0]], (0..8).collect());
         for fragment in 0..8 {
-            check.on_declined(at(20 * u64::from(fragment)), timeout);
-            check.on_declined(at(20 * u64::from(fragment) + 9), timeout);
+            check.on_declined(at(20 * u64::from(fragment)), all[1].peer, timeout);
+            check.on_declined(at(20 * u64::from(fragment) + 9), all[1].peer, timeout);
             check.on_unanswered(all[1].peer);
             assert_eq!(checkers(&check, &all), [2], "fragment {fragment}");
             check.on_near(fragment, 3.0, all[1]);
             assert_eq!(check.agreement(&all).is_some(), fragment == 7);
         }
         let mut check = Check::new(vec![all[0]], vec![0]);
-        check.on_declined(at(0), timeout);
-        check.on_declined(at(10), timeout);
-        assert!(checkers(&check, &all).is_empty(), "busy for as long as that");
+        check.on_declined(at(0), all[1].peer, timeout);
+        (10..13).for_each(|second| check.on_declined(at(second), all[1].peer, timeout));
+        assert!(checkers(&check, &all).is_empty(), "busy for as long as that, and nobody else is there");
+    }
+
+    /// One that was always busy ended the check of a copy that others would have found near.
+    #[test]
+    fn who_is_always_busy_is_waited_for_no_longer_than_who_does_not_answer() {
+        let (all, timeout) = ([member(1, 1), member(2, 1), member(3, 2)], Duration::from_secs(10));
+        let mut check = Check::new(vec![all[0]], vec![0]);
+        for second in 0..=10 {
+            assert_eq!(checkers(&check, &all), [3], "after {second} s");
+            check.on_declined(Time::ZERO + Duration::from_secs(second), all[2].peer, timeout);
+        }
+        assert_eq!(checkers(&check, &all), [2]);
+        check.on_near(0, 3.0, all[1]);
+        assert_eq!(check.agreement(&all), Some(3.0));
     }
 
     #[test]
