@@ -76,6 +76,22 @@ fn the_copy_is_checked_by_an_exchange_that_moves_nothing_on_a_grid_of_its_own() 
     assert!(checks.iter().all(|check| check.standing.gamma == 0.0 && check.bits == 16), "{checks:?}");
 }
 
+/// The checker kept a place for it through all of the step.
+#[test]
+fn the_check_of_a_copy_is_asked_for_near_the_end_of_a_long_step() {
+    let (mut node, step) = (Responder::new(), Duration::from_secs(30));
+    for steps in 1..=3 {
+        node.now = node.now + step;
+        node.tell(Event::StepsCompleted(TrainingReport { steps, ..TrainingReport::default() }));
+    }
+    let effects = copy_anew(&mut node);
+    assert!(proposals(&effects).is_empty(), "{effects:?}");
+    node.now = node.now + (step - bounds::PROPOSED_BEFORE_STEP_ENDS);
+    assert!(node.node.next_deadline().is_some_and(|deadline| deadline <= node.now));
+    let effects = node.tell(Event::TimePassed);
+    assert!(proposals(&effects).iter().any(|check| check.standing.gamma == 0.0), "{effects:?}");
+}
+
 #[test]
 fn codes_for_the_old_model_are_not_merged_into_the_new_one() {
     let mut node = Responder::new();

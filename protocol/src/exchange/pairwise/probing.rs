@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Pairwise;
-use crate::bounds::{AGED_SHARE, CHECKS_UNANSWERED_MAX, SPOT_CHECK_FACTOR};
+use crate::bounds::{AGED_SHARE, CHECKS_UNANSWERED_MAX, PROPOSED_BEFORE_STEP_ENDS, SPOT_CHECK_FACTOR};
 use crate::exchange::outcome::{Probed, Way};
 use crate::fragments::Holding;
 use crate::outbox::Outbox;
@@ -12,7 +12,8 @@ use crate::reputation::Reputation;
 use crate::time::Time;
 
 impl Pairwise {
-    /// Asks one of `checkers` how far its model is from this one, in one fragment; `false` where nobody can be asked.
+    /// Asks one of `checkers` how far its model is from this one, in one fragment; `false` where nobody can be asked, or it is too
+    /// early in a long step.
     pub(crate) fn probe(
         &mut self,
         now: Time,
@@ -21,6 +22,10 @@ impl Pairwise {
         reputation: &Reputation,
         out: &mut Outbox,
     ) -> bool {
+        // As with other exchanges: until the end of the step there is nothing to send, and the checker would keep a place.
+        if !self.averaging.step_time.is_near_end(now, PROPOSED_BEFORE_STEP_ENDS) {
+            return false;
+        }
         let part = self.averaging.turns.part(fragment);
         self.starter.begin_anew();
         self.starter.start(now, (part, Way::Probe), (&self.averaging, reputation), checkers, out)
