@@ -36,11 +36,11 @@ pub enum Notice {
         /// Swarm progress of the model, in steps.
         progress: f64,
     },
-    /// A joiner has got what it asked for of the model.
+    /// A joiner has got what it asked for of the model, and did not ask others for meanwhile.
     StateSent {
         /// The peer's id.
         peer: PeerId,
-        /// How many chunks.
+        /// How many chunks it was sent.
         chunks: u32,
         /// Of how many.
         of: u32,

@@ -310,6 +310,10 @@ fn a_donor_leaves_out_what_another_sends() {
     let finished = |transfer| Event::TransferFinished { transfer: murmur_protocol::TransferId(transfer) };
     assert_eq!(chunks_sent(&driven.tell(finished(0))).iter().map(|sent| sent.1).collect::<Vec<_>>(), [3]);
     assert!(chunks_sent(&driven.tell(finished(1))).is_empty());
+    driven.tell(finished(2));
+    let effects = driven.tell(finished(3));
+    let told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::StateSent { chunks: 4, of: 10, .. }));
+    assert!(effects.iter().any(told), "what it has sent: {effects:?}");
 }
 
 /// The joiner waited until the donor was late, and what that one was then told had it begin anew.

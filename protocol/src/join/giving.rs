@@ -92,8 +92,8 @@ struct Given {
     since: Time,
     /// Whether somebody else has it now: what is on its way still arrives.
     has_given_way: bool,
-    /// Asked for.
-    chunks: Chunks,
+    /// The first that was asked for.
+    first: u32,
     /// Chunks that are still to be sent.
     unsent: Range<u32>,
     /// What they are of; `None` while they are to be of a new copy.
@@ -164,11 +164,11 @@ impl Giving {
         let before = self.joiners.remove(&peer);
         let since = before.as_ref().filter(|given| !given.has_given_way).map_or(now, |given| given.since);
         let sent = before.map(|given| given.sent).unwrap_or_default();
-        let unsent = chunks.first..chunks.first + chunks.count;
+        let (first, unsent) = (chunks.first, chunks.first..chunks.first + chunks.count);
         let values = self.chunking.span(unsent.clone());
         let source = self.copy.clone().filter(|copy| copy.is_fresh(now, steps) && copy.has(&values));
         let (has_given_way, has_failed) = (false, false);
-        let given = Given { request, range, since, has_given_way, chunks, unsent, source, has_failed, sent };
+        let given = Given { request, range, since, has_given_way, first, unsent, source, has_failed, sent };
         self.joiners.insert(peer, given);
         self.send_on(now, peer, out);
         self.free_place(peer, false, out);
@@ -261,7 +261,8 @@ impl Giving {
             } else if given.has_failed {
                 refuse(peer, given.request, out);
             } else if has_arrived {
-                out.notice(Notice::StateSent { peer, chunks: given.chunks.count, of: self.chunking.held_count() });
+                let chunks = given.unsent.start - given.first;
+                out.notice(Notice::StateSent { peer, chunks, of: self.chunking.held_count() });
             }
             self.joiners.remove(&peer);
         }
