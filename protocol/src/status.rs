@@ -173,6 +173,8 @@ pub struct ExchangeCounters {
     pub completed_as_starter: u64,
     /// Answered proposals of others.
     pub completed_as_responder: u64,
+    /// Among those: of which the starter has never confirmed that it has our codes and our word. It may have merged nothing.
+    pub unconfirmed: u64,
     /// Among the completed: those with 16-bit codes, first ones and others between models far apart.
     pub coarse: u64,
     /// Exchanges of the outer momentum among the completed.

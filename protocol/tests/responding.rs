@@ -254,6 +254,19 @@ fn a_reply_that_broke_off_leaves_again_when_the_codes_come() {
 }
 
 #[test]
+fn a_merge_that_its_starter_never_confirms_is_counted() {
+    for is_confirmed in [true, false] {
+        let mut responder = Responder::new();
+        let (_, (news, _)) = responder.take_part(starter(1), PATIENCE);
+        responder.tell(if is_confirmed { Event::TransferFinished { transfer: news } } else { broken(news) });
+        responder.now = responder.now + PATIENCE;
+        responder.tell(Event::TimePassed);
+        let exchanges = responder.node.status().exchanges;
+        assert_eq!((exchanges.completed_as_responder, exchanges.unconfirmed), (1, u64::from(!is_confirmed)));
+    }
+}
+
+#[test]
 fn news_on_their_way_outlive_those_that_have_arrived() {
     let mut responder = Responder::new();
     for key in 0..REPLY_CACHE_MAX {

@@ -104,6 +104,9 @@ pub struct NodeReport {
     pub exchanges_completed: u64,
     /// Among those: with 16-bit codes, first ones and others between models far apart.
     pub exchanges_coarse: u64,
+    /// Among those: started by others and merged here, of which they have never confirmed that they heard. They may have merged nothing.
+    #[serde(default)]
+    pub exchanges_unconfirmed: u64,
     /// Exchanges that broke off.
     pub exchanges_failed: u64,
     /// Estimate of the disagreement from the last exchange; none while it trains with nobody connected.
@@ -283,6 +286,7 @@ impl NodeReport {
             reachability: ReachabilityReport::new(outside.reachability),
             exchanges_completed: status.exchanges.completed(),
             exchanges_coarse: status.exchanges.coarse,
+            exchanges_unconfirmed: status.exchanges.unconfirmed,
             exchanges_failed: status.exchanges.failed(),
             disagreement: of_others(status.disagreement),
             interval_steps: if status.synchronous.is_some() { 0.0 } else { status.interval_steps },
@@ -385,7 +389,7 @@ mod tests {
     use super::*;
 
     /// The keys of `murmur status --format json`, in their order. Programs of others read them: some may come, and none may go.
-    const KEYS: [&str; 56] = [
+    const KEYS: [&str; 57] = [
         "peer",
         "name",
         "run",
@@ -413,6 +417,7 @@ mod tests {
         "reachability",
         "exchanges_completed",
         "exchanges_coarse",
+        "exchanges_unconfirmed",
         "exchanges_failed",
         "disagreement",
         "interval_steps",

@@ -358,8 +358,12 @@ impl Responder {
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
         let expired = |incoming: &Incoming| incoming.deadline <= now && !incoming.is_at_work();
         for (peer, number) in self.those(expired) {
-            if self.exchanges.get(&(peer, number)).is_some_and(|incoming| !incoming.is_answered()) {
-                averaging.fail(peer, ExchangeFailure::DeadlinePassed, out);
+            match self.exchanges.get(&(peer, number)) {
+                Some(incoming) if !incoming.is_answered() => averaging.fail(peer, ExchangeFailure::DeadlinePassed, out),
+                Some(incoming) if !incoming.has_arrived() && !incoming.terms.is_probe() => {
+                    averaging.counters.unconfirmed += 1;
+                }
+                _ => {}
             }
             self.finish(peer, number);
         }
