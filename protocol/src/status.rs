@@ -77,7 +77,7 @@ pub struct Status {
     pub interval_steps: f64,
     /// Ξ̂ over local progress, a running mean; 0.4 to 0.8 is best, above 1.5 the models drift apart.
     pub disagreement_ratio: Option<f64>,
-    /// The uplink as transfers have shown it, in bytes a second; `None` before one was large enough to tell.
+    /// The uplink as the last transfers that were large enough to tell have shown it, in bytes a second; `None` before one.
     pub uplink_bytes_per_second: Option<f64>,
     /// Partners with whom a reference is kept.
     pub links: usize,

@@ -103,7 +103,7 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
             0.0 => String::new(),
             steps => format!(" · an exchange every {}", counted(steps.round() as u64, "own step")),
         };
-        print_row(&format!("uplink       {:.0} Mbit/s as transfers show it{exchanges}", 8e-6 * rate));
+        print_row(&format!("uplink       {:.0} Mbit/s as large transfers show it{exchanges}", 8e-6 * rate));
     }
     if let Some(data) = &report.data {
         print_row(&format!(

@@ -116,7 +116,8 @@ pub struct NodeReport {
     /// Disagreement over local progress, a running mean: 0.4 to 0.8 is best with pairs, up to 4 with links; above 1.5, or 8, the
     /// models drift apart. None while it trains with nobody connected.
     pub disagreement_ratio: Option<f64>,
-    /// The uplink as transfers have shown it, in bytes a second; none before one was large enough to tell.
+    /// The uplink as the last transfers of 64 KiB and more have shown it, in bytes a second; none before one. Exchanges of small models are
+    /// shorter and tell nothing: then it is as when a model was given last.
     #[serde(default)]
     pub uplink_bytes_per_second: Option<f64>,
     /// γ at present: the run's, or less where corrections come late.
