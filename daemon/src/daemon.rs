@@ -94,7 +94,8 @@ pub struct Entry {
 pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     let base = std::mem::take(&mut plan.entry.base);
     let ends_when_over = plan.settings.training.after_completion == AfterCompletion::Exit;
-    if ends_when_over && let Some(finished) = over_without_data(&plan)? {
+    // Where only its own part is over, there is nothing that it could do for the others without its data.
+    if let Some(finished) = over_without_data(&plan)?.filter(|finished| ends_when_over || finished.is_own) {
         return tell_finished(&plan, &finished);
     }
     let model = prepare(&plan, base)?;
@@ -111,9 +112,11 @@ pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     result
 }
 
-/// Says what can be done with a run that was over before this process began.
+/// Says what can be done with a run that was over before this process began, for this node at least.
 fn tell_finished(plan: &Plan, finished: &FinishedRun) -> anyhow::Result<()> {
-    warn_of_length(plan);
+    if !finished.is_own {
+        warn_of_length(plan);
+    }
     let given = given(&plan.settings, &plan.again);
     plan.console.show_finished(finished, &plan.manifest, plan.directory.root(), &given);
     runtime()?.block_on(observing::send_rest(plan));

@@ -170,6 +170,14 @@ fn a_data_folder_is_trained_on_without_what_is_no_text_and_without_the_nodes_own
     }
     let (code, message) = refused(&["eval", text(&node), "--data", text(&texts)]);
     assert_eq!(code, Some(0), "the same files are the data of the run: {message}");
+    let (code, message) = start(&run_file, &node, &["--steps", "3"]);
+    assert!(code == Some(0) && message.contains("has taken the steps that it was to take: own 3"), "{message}");
+    assert!(
+        message.contains("  murmur start --data-dir ") && message.contains(" --data FILES"),
+        "how to go on: {message}"
+    );
+    let (code, message) = start(&run_file, &node, &["--steps", "4"]);
+    assert!(code == Some(5) && message.contains("no data file was given"), "one step is left: {message}");
     let (code, message) = start(&run_file, &folder.path().join("other"), &["--data", text(&node)]);
     assert!(code == Some(5) && message.contains("is a data directory of murmur"), "{message}");
 }

@@ -22,6 +22,8 @@ pub struct FinishedRun {
     pub scores: Option<Scores>,
     /// What the model predicts: a "byte", a "token", an "image" or a "row".
     pub prediction: &'static str,
+    /// Whether only this node's own part of it is: the steps that it was to take.
+    pub is_own: bool,
 }
 
 impl FinishedRun {
@@ -32,7 +34,7 @@ impl FinishedRun {
     pub fn look(engine: &mut Engine, manifest: &RunManifest, progress: f64) -> Result<FinishedRun, TrainingError> {
         let validation_loss = if engine.has_data() { Some(engine.validation_loss()?) } else { None };
         let (scores, prediction) = (engine.scores()?, manifest.prediction());
-        Ok(FinishedRun { steps: engine.steps(), progress, validation_loss, scores, prediction })
+        Ok(FinishedRun { steps: engine.steps(), progress, validation_loss, scores, prediction, is_own: false })
     }
 }
 
@@ -43,8 +45,9 @@ impl Console {
             print_line(&json!({ "complete": run }).to_string());
             return;
         }
-        let FinishedRun { steps, progress, validation_loss, scores, prediction } = run;
-        note(&format!("complete    this run is finished: {} steps", figures::steps(*steps, *progress)));
+        let FinishedRun { steps, progress, validation_loss, scores, prediction, is_own } = run;
+        let what = if *is_own { "this node has taken the steps that it was to take" } else { "this run is finished" };
+        note(&format!("complete    {what}: {} steps", figures::steps(*steps, *progress)));
         if let Some(loss) = validation_loss {
             let scores = scores.map_or(String::new(), |scores| {
                 format!(" · {scores} of {}", figures::counted(scores.rows as u64, "held-out row"))
@@ -53,12 +56,15 @@ impl Console {
         }
         note("what can be done now:");
         let commands = next_commands(directory, manifest, given);
-        for command in commands.iter().filter(|command| !command.starts_with("murmur start")) {
+        // Without `--steps` it goes on.
+        for command in commands.iter().filter(|command| *is_own || !command.starts_with("murmur start")) {
             note(&format!("  {command}"));
         }
         if manifest.model.reads_text() {
             note(&format!("  murmur export {} --to FOLDER", quoted(directory)));
         }
-        note("  murmur start RUN --data-dir FOLDER, which begins a run of its own in another folder");
+        if !is_own {
+            note("  murmur start RUN --data-dir FOLDER, which begins a run of its own in another folder");
+        }
     }
 }

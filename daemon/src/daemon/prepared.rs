@@ -122,7 +122,8 @@ fn own_corpus(plan: &Plan) -> Result<Corpus, Failure> {
     Ok(corpus)
 }
 
-/// A run that is over, where this node was given none of the files that it needs to evaluate the model once more.
+/// A run that is over, or this node's own part of it, where this node was given none of the files that it needs to evaluate the model
+/// once more.
 ///
 /// # Errors
 /// When it cannot be said whether it is over, or the checkpoint is of another run.
@@ -132,14 +133,19 @@ pub(super) fn over_without_data(plan: &Plan) -> Result<Option<FinishedRun>, Fail
     if !needs_files || !settings.data.files.is_empty() {
         return Ok(None);
     }
-    let Some(end) = known_end(directory.root(), manifest)?.at() else { return Ok(None) };
+    let (end, own_end) = (known_end(directory.root(), manifest)?.at(), settings.training.steps);
+    if end.is_none() && own_end == 0 {
+        return Ok(None);
+    }
     let folder = directory.checkpoints_path();
     let Some(checkpoint) = load_latest(&folder).0 else { return Ok(None) };
     check_run(&checkpoint, manifest, &folder)?;
     let steps = checkpoint.state.counters.steps;
     let (progress, prediction) = (checkpoint.progress, manifest.prediction());
-    let finished = FinishedRun { steps, progress, validation_loss: None, scores: None, prediction };
-    Ok((progress >= end).then_some(finished))
+    let is_over = end.is_some_and(|end| progress >= end);
+    let has_ended = own_end > 0 && steps >= own_end;
+    let finished = FinishedRun { steps, progress, validation_loss: None, scores: None, prediction, is_own: !is_over };
+    Ok((is_over || has_ended).then_some(finished))
 }
 
 /// Whether a checkpoint in this folder is of the run: another one would be trained on as if it had learned this one's data.

@@ -89,6 +89,7 @@ pub(super) fn finished(folder: &Path, nodes: usize) -> Option<FinishedRun> {
         validation_loss: losses.map(|losses| losses.iter().sum::<f64>() / losses.len() as f64),
         scores: None,
         prediction: manifest.prediction(),
+        is_own: false,
     })
 }
 
