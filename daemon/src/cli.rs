@@ -17,6 +17,7 @@ mod simulation;
 mod tables;
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -24,7 +25,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use murmur_network::team::TEAM_VERSION;
 use murmur_protocol::handshake::PROTOCOL_VERSION;
 
-use crate::console::output;
+use crate::console::{output, wants_ascii, with_ascii};
 use crate::environment;
 pub use asking::{BlockOptions, FinishOptions, IdOptions, StatusOptions};
 pub use bench::BenchOptions;
@@ -205,11 +206,20 @@ pub fn parse() -> Cli {
         let error = environment::named_in(&command(), error, &typed, |variable| std::env::var_os(variable).is_some());
         let error = environment::shortened_in(error);
         // `--help` and `--version` go to standard output.
-        if let Err(error) = error.print() {
+        if let Err(error) = print(&error) {
             output::failed(&error);
         }
         std::process::exit(error.exit_code())
     })
+}
+
+/// Prints it as clap does; where there is ASCII alone, in that and without colours.
+fn print(error: &clap::Error) -> io::Result<()> {
+    if !wants_ascii() {
+        return error.print();
+    }
+    let text = with_ascii(error.render().to_string().into()).into_owned();
+    if error.use_stderr() { io::stderr().write_all(text.as_bytes()) } else { io::stdout().write_all(text.as_bytes()) }
 }
 
 /// What words mean.

@@ -39,7 +39,7 @@ pub(crate) use next::{Given, next_commands, quoted};
 pub use reachability::ReachabilityReport;
 pub use screen::{LogLine, has_colours};
 pub(crate) use screen::{note, print_fitted, print_line};
-pub(crate) use terminal::{ModelText, in_ascii, wants_ascii};
+pub(crate) use terminal::{ModelText, in_ascii, wants_ascii, with_ascii};
 pub use words::Words;
 
 /// How often people are told how it goes.

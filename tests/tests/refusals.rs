@@ -183,6 +183,15 @@ fn a_data_folder_is_trained_on_without_what_is_no_text_and_without_the_nodes_own
 }
 
 #[test]
+fn where_there_is_ascii_alone_help_is_in_it() {
+    for (locale, is_ascii) in [("C.UTF-8", false), ("C", true)] {
+        let output = murmur(MURMUR).args(["join", "--help"]).env("LC_ALL", locale).output().expect("it runs");
+        let said = String::from_utf8(output.stdout).expect("text");
+        assert!(output.status.success() && said.contains("--data <FILE>") && said.is_ascii() == is_ascii, "{said}");
+    }
+}
+
+#[test]
 fn a_disk_without_room_for_a_first_checkpoint_is_refused_before_anything_is_learned() {
     let place = Place::new(TINY_RUN);
     let Some(disk) = SmallDisk::mount(256 << 10) else { return };

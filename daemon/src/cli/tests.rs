@@ -134,6 +134,7 @@ fn help_is_in_sections_with_an_example_and_fits_a_terminal() {
         let text = narrow.try_get_matches_from(typed).expect_err("help").to_string();
         let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
         assert!(widest <= 80, "{words:?}: {widest} columns");
+        assert!(with_ascii(text.as_str().into()).is_ascii(), "{words:?}: {text}");
         let example = format!("  murmur {}", words.join(" "));
         assert!(text.contains("\nExample") && text.contains(&example), "{words:?} has no example: {text}");
         let without = |option: &&clap::Arg| option.get_help_heading().is_none();

@@ -52,7 +52,8 @@ pub(super) fn readable(text: Cow<'_, str>) -> Cow<'_, str> {
     if wants_ascii() { with_ascii(text) } else { text }
 }
 
-fn with_ascii(text: Cow<'_, str>) -> Cow<'_, str> {
+/// The same in ASCII, but for letters of names and paths.
+pub(crate) fn with_ascii(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.is_ascii() {
         return text;
     }

@@ -30,7 +30,7 @@ section! {
         /// Megabits a second that it receives at most [default: no cap].
         download_mbit: f64 = 0.0 =>
             range(CAP), flag(Flag::new("download-mbit", "MBIT", LIMITS).of(&[Machine, Lend]));
-        /// Gigabytes (10⁹ bytes) a day, both ways together, after which it rests [default: no budget].
+        /// Gigabytes (a billion bytes) a day, both ways together, after which it rests [default: no budget].
         daily_gigabytes: f64 = 0.0 =>
             range(Range::new(0.0, 1e6).or_zero("no budget")),
             flag(Flag::new("daily-gigabytes", "GB", LIMITS).of(&[Daemon]));

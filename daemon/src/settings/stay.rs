@@ -26,7 +26,7 @@ section! {
             flag(Flag::new("max-hours", "N", STAY).of(&[Daemon]));
         /// Leave after so many gigabytes, both ways together [default: no limit].
         ///
-        /// Of 10⁹ bytes, since the start of the process.
+        /// Of a billion bytes, since the start of the process.
         max_gigabytes: f64 = 0.0 =>
             range(Range::new(0.0, 1e6).or_zero("no limit")), flag(Flag::new("max-gigabytes", "GB", STAY).of(&[Daemon]));
         /// Seconds that leaving may take: a checkpoint is written beside the last exchange, without a last evaluation.

@@ -54,7 +54,7 @@ section! {
             secret(), flag(Flag::new("helper", "LINE", TRAINING).of(&[Daemon]));
         /// Bits of a value of activations on their way to helpers and back: 32 is exact.
         stream_bits: u32 = 8 => either(8, 32);
-        /// Gigabytes (10⁹ bytes) that a captain's own layers take at most.
+        /// Gigabytes (a billion bytes) that a captain's own layers take at most.
         memory_gigabytes: f64 = 0.0 => range(Range::new(0.0, 1e6).or_zero("what is free"));
         /// Own steps after which this node is done, whatever the swarm's progress; in a synchronous run no later than all.
         steps: u64 = 0 =>
