@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::io::Write;
 
 use murmur_protocol::event::TrainingReport;
-use murmur_protocol::numerics::{Encoded, MergeRole, Merged};
+use murmur_protocol::numerics::{Encoded, MergeRole};
 use murmur_protocol::{
     Address, Correction, Effect, Event, NetworkOrder, Notice, Payload, PeerId, Snapshot, TrainerOrder, WorkerOrder,
     codec,
@@ -14,248 +14,160 @@ use murmur_protocol::{
 
 /// What an event is, then what it holds.
 pub(super) fn event(event: &Event, out: &mut Vec<u8>) {
+    let out = &mut Bytes(out);
     match event {
-        Event::PeerConnected { peer, addresses } => {
-            out.push(0);
-            id(*peer, out);
-            all(addresses, out);
-        }
-        Event::PeerDisconnected { peer } => {
-            out.push(1);
-            id(*peer, out);
-        }
+        Event::PeerConnected { peer, addresses } => out.kind(0).id(*peer).all(addresses),
+        Event::PeerDisconnected { peer } => out.kind(1).id(*peer),
         Event::DialFailed { peer, addresses, reason } => {
-            out.push(2);
-            out.push(u8::from(peer.is_some()));
-            peer.iter().for_each(|peer| id(*peer, out));
-            all(addresses, out);
-            out.extend_from_slice(reason.as_bytes());
+            out.kind(2).perhaps(*peer).all(addresses).put(reason.as_bytes())
         }
-        Event::AddressFound { address } => {
-            out.push(3);
-            out.extend_from_slice(address.as_str().as_bytes());
-        }
-        Event::AddressLost { address } => {
-            out.push(23);
-            out.extend_from_slice(address.as_str().as_bytes());
-        }
+        Event::AddressFound { address } => out.kind(3).put(address.as_str().as_bytes()),
+        Event::AddressLost { address } => out.kind(23).put(address.as_str().as_bytes()),
         Event::PeersFound { peers } => {
-            out.push(24);
-            for known in peers {
-                id(known.peer, out);
-                all(&known.addresses, out);
-            }
+            peers.iter().fold(out.kind(24), |out, known| out.id(known.peer).all(&known.addresses))
         }
-        Event::PathChanged { peer, is_direct } => {
-            out.push(25);
-            id(*peer, out);
-            out.push(u8::from(*is_direct));
-        }
-        Event::RangeFound { peer, range } => {
-            out.push(33);
-            id(*peer, out);
-            number(range.0, out);
-        }
-        Event::MessageReceived { peer, message } => {
-            out.push(4);
-            id(*peer, out);
-            out.extend_from_slice(&codec::encode(message));
-        }
+        Event::PathChanged { peer, is_direct } => out.kind(25).id(*peer).flag(*is_direct),
+        Event::RangeFound { peer, range } => out.kind(33).id(*peer).number(range.0),
+        Event::MessageReceived { peer, message } => out.kind(4).id(*peer).put(&codec::encode(message)),
         Event::TransferReceived { peer, header, payload } => {
-            out.push(5);
-            id(*peer, out);
-            out.extend_from_slice(&codec::encode(header));
-            bulk(payload, out);
+            out.kind(5).id(*peer).put(&codec::encode(header)).bulk(payload)
         }
-        Event::TransferFinished { transfer } => {
-            out.push(6);
-            number(transfer.0, out);
+        Event::TransferFinished { transfer } => out.kind(6).number(transfer.0),
+        Event::TransferFailed { transfer, reason } => out.kind(7).number(transfer.0).put(reason.as_bytes()),
+        Event::StepsCompleted(report) => out.kind(8).report(report),
+        Event::TrainingCompleted(report) => out.kind(9).report(report),
+        Event::SnapshotTaken { request, snapshot, report } => {
+            out.kind(10).number(request.0).model(snapshot).report(report)
         }
-        Event::TransferFailed { transfer, reason } => {
-            out.push(7);
-            number(transfer.0, out);
-            out.extend_from_slice(reason.as_bytes());
-        }
-        Event::StepsCompleted(standing) => {
-            out.push(8);
-            report(standing, out);
-        }
-        Event::TrainingCompleted(standing) => {
-            out.push(9);
-            report(standing, out);
-        }
-        Event::SnapshotTaken { request, snapshot, report: standing } => {
-            out.push(10);
-            number(request.0, out);
-            model(snapshot, out);
-            report(standing, out);
-        }
-        Event::Encoded { request, result } => {
-            out.push(11);
-            number(request.0, out);
-            match result {
-                Ok(Encoded { scales, codes, reference: _, norm: _ }) => {
-                    [scales, codes].into_iter().for_each(|payload| bulk(payload, out))
-                }
-                Err(misbehaviour) => words(misbehaviour, out),
+        Event::Encoded { request, result } => match result {
+            Ok(Encoded { scales, codes, reference: _, norm: _ }) => {
+                out.kind(11).number(request.0).bulk(scales).bulk(codes)
             }
+            Err(misbehaviour) => out.kind(11).number(request.0).words(misbehaviour),
+        },
+        Event::Merged { request, result } => match result {
+            Ok(merged) => out
+                .kind(12)
+                .number(request.0)
+                .number(merged.digest)
+                .amounts(&[merged.distance, merged.clip_scale])
+                .correction(&merged.correction),
+            Err(misbehaviour) => out.kind(12).number(request.0).words(misbehaviour),
+        },
+        Event::CorrectionApplied { request, report } => out.kind(13).number(request.0).report(report),
+        Event::StateLoaded { request, accepted, report } => {
+            out.kind(14).number(request.0).flag(*accepted).report(report)
         }
-        Event::Merged { request, result } => {
-            out.push(12);
-            number(request.0, out);
-            match result {
-                Ok(merged) => outcome(merged, out),
-                Err(misbehaviour) => words(misbehaviour, out),
-            }
-        }
-        Event::CorrectionApplied { request, report: standing } => {
-            out.push(13);
-            number(request.0, out);
-            report(standing, out);
-        }
-        Event::StateLoaded { request, accepted, report: standing } => {
-            out.push(14);
-            number(request.0, out);
-            out.push(u8::from(*accepted));
-            report(standing, out);
-        }
-        Event::RequestFailed { request } => {
-            out.push(15);
-            number(request.0, out);
-        }
-        Event::TimePassed => out.push(16),
-        Event::LeaveRequested => out.push(17),
+        Event::RequestFailed { request } => out.kind(15).number(request.0),
+        Event::TimePassed => out.kind(16),
+        Event::LeaveRequested => out.kind(17),
         // Rare ones, and those that the simulator never tells.
-        other => {
-            out.push(u8::MAX);
-            words(other, out);
-        }
-    }
+        other => out.kind(u8::MAX).words(other),
+    };
 }
 
 /// What an effect is, then what it holds.
 pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
+    let out = &mut Bytes(out);
     match effect {
-        Effect::Network(NetworkOrder::Dial { peer, addresses }) => {
-            out.push(100);
-            out.push(u8::from(peer.is_some()));
-            peer.iter().for_each(|peer| id(*peer, out));
-            all(addresses, out);
-        }
-        Effect::Network(NetworkOrder::Disconnect { peer }) => {
-            out.push(101);
-            id(*peer, out);
-        }
-        Effect::Network(NetworkOrder::Send { peer, message }) => {
-            out.push(102);
-            id(*peer, out);
-            out.extend_from_slice(&codec::encode(message));
-        }
+        Effect::Network(NetworkOrder::Dial { peer, addresses }) => out.kind(100).perhaps(*peer).all(addresses),
+        Effect::Network(NetworkOrder::Disconnect { peer }) => out.kind(101).id(*peer),
+        Effect::Network(NetworkOrder::Send { peer, message }) => out.kind(102).id(*peer).put(&codec::encode(message)),
         Effect::Network(NetworkOrder::StartTransfer { transfer, peer, header, payload }) => {
-            out.push(103);
-            number(transfer.0, out);
-            id(*peer, out);
-            out.extend_from_slice(&codec::encode(header));
-            bulk(payload, out);
+            out.kind(103).number(transfer.0).id(*peer).put(&codec::encode(header)).bulk(payload)
         }
         Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection }) => {
-            out.push(104);
-            number(request.0, out);
-            words(selection, out);
+            out.kind(104).number(request.0).words(selection)
         }
         Effect::Worker(WorkerOrder::Encode { request, snapshot, job }) => {
-            out.push(105);
-            number(request.0, out);
-            number(job.nonce, out);
-            model(snapshot, out);
+            out.kind(105).number(request.0).number(job.nonce).model(snapshot)
         }
         Effect::Worker(WorkerOrder::Merge { request, job }) => {
-            out.push(106);
-            number(request.0, out);
-            number(job.nonce, out);
-            for amount in [job.gamma, f64::from(job.starter_share), job.clip] {
-                number(amount.to_bits(), out);
-            }
+            let amounts = [job.gamma, f64::from(job.starter_share), job.clip];
+            out.kind(106).number(request.0).number(job.nonce).amounts(&amounts);
             if let MergeRole::Starter { digest } = job.role {
-                number(digest, out);
+                out.number(digest);
             }
-            [&job.own.scales, &job.own.codes, &job.received].into_iter().for_each(|payload| bulk(payload, out));
+            out.bulk(&job.own.scales).bulk(&job.own.codes).bulk(&job.received)
         }
-        Effect::Trainer(TrainerOrder::ApplyCorrection { request, part, correction: change, progress_shift }) => {
-            out.push(107);
-            number(request.0, out);
-            out.extend_from_slice(&codec::encode(part));
-            correction(change, out);
-            number(progress_shift.to_bits(), out);
+        Effect::Trainer(TrainerOrder::ApplyCorrection { request, part, correction, progress_shift }) => {
+            out.kind(107).number(request.0).put(&codec::encode(part)).correction(correction).amounts(&[*progress_shift])
         }
         Effect::Trainer(TrainerOrder::LoadState { request, chunks, holding: _, progress }) => {
-            out.push(108);
-            number(request.0, out);
-            chunks.iter().for_each(|chunk| bulk(chunk, out));
-            number(progress.to_bits(), out);
+            let out = out.kind(108).number(request.0);
+            chunks.iter().fold(out, Bytes::bulk).amounts(&[*progress])
         }
         Effect::Notice(Notice::ExchangeCompleted { partner, part: _, distance, clip_scale, masked_blocks, coarse }) => {
-            out.push(109);
-            id(*partner, out);
-            number(distance.to_bits(), out);
-            number(clip_scale.to_bits(), out);
-            number(u64::from(*masked_blocks), out);
-            out.push(u8::from(*coarse));
+            let out = out.kind(109).id(*partner).amounts(&[*distance, *clip_scale]);
+            out.number(u64::from(*masked_blocks)).flag(*coarse)
         }
         // Rare, or without anything inside.
-        other => {
-            out.push(u8::MAX - 1);
-            words(other, out);
-        }
+        other => out.kind(u8::MAX - 1).words(other),
+    };
+}
+
+/// What is written, one thing behind the other.
+struct Bytes<'a>(&'a mut Vec<u8>);
+
+impl Bytes<'_> {
+    fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
     }
-}
 
-fn number(number: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
-fn id(peer: PeerId, out: &mut Vec<u8>) {
-    out.extend_from_slice(peer.as_bytes());
-}
-
-fn all(addresses: &[Address], out: &mut Vec<u8>) {
-    for address in addresses {
-        out.push(address.as_str().len() as u8);
-        out.extend_from_slice(address.as_str().as_bytes());
+    fn kind(&mut self, kind: u8) -> &mut Self {
+        self.put(&[kind])
     }
-}
 
-fn report(report: &TrainingReport, out: &mut Vec<u8>) {
-    number(report.steps, out);
-    for amount in [report.progress, report.tokens_per_second, report.travel, report.local_progress] {
-        number(amount.to_bits(), out);
+    fn flag(&mut self, flag: bool) -> &mut Self {
+        self.put(&[u8::from(flag)])
     }
-}
 
-fn outcome(merged: &Merged, out: &mut Vec<u8>) {
-    number(merged.digest, out);
-    number(merged.distance.to_bits(), out);
-    number(merged.clip_scale.to_bits(), out);
-    correction(&merged.correction, out);
-}
+    fn number(&mut self, number: u64) -> &mut Self {
+        self.put(&number.to_le_bytes())
+    }
 
-fn bulk(payload: &Payload, out: &mut Vec<u8>) {
-    number(payload.len() as u64, out);
-    out.extend_from_slice(payload.bytes());
-}
+    fn amounts(&mut self, amounts: &[f64]) -> &mut Self {
+        amounts.iter().fold(self, |out, amount| out.number(amount.to_bits()))
+    }
 
-fn model(snapshot: &Snapshot, out: &mut Vec<u8>) {
-    out.extend_from_slice(bytemuck::cast_slice(snapshot.values()));
-}
+    fn id(&mut self, peer: PeerId) -> &mut Self {
+        self.put(peer.as_bytes())
+    }
 
-fn correction(correction: &Correction, out: &mut Vec<u8>) {
-    out.extend_from_slice(bytemuck::cast_slice(correction.scales()));
-    out.extend_from_slice(correction.code_bytes());
-}
+    fn perhaps(&mut self, peer: Option<PeerId>) -> &mut Self {
+        peer.into_iter().fold(self.flag(peer.is_some()), Bytes::id)
+    }
 
-fn words(what: &impl Debug, out: &mut Vec<u8>) {
-    // Writing to a vector cannot fail.
-    let _ = write!(out, "{what:?}");
+    fn all(&mut self, addresses: &[Address]) -> &mut Self {
+        addresses
+            .iter()
+            .map(|address| address.as_str().as_bytes())
+            .fold(self, |out, text| out.kind(text.len() as u8).put(text))
+    }
+
+    fn report(&mut self, report: &TrainingReport) -> &mut Self {
+        let TrainingReport { steps, progress, tokens_per_second, travel, local_progress, .. } = *report;
+        self.number(steps).amounts(&[progress, tokens_per_second, travel, local_progress])
+    }
+
+    fn bulk(&mut self, payload: &Payload) -> &mut Self {
+        self.number(payload.len() as u64).put(payload.bytes())
+    }
+
+    fn model(&mut self, snapshot: &Snapshot) -> &mut Self {
+        self.put(bytemuck::cast_slice(snapshot.values()))
+    }
+
+    fn correction(&mut self, correction: &Correction) -> &mut Self {
+        self.put(bytemuck::cast_slice(correction.scales())).put(correction.code_bytes())
+    }
+
+    fn words(&mut self, what: &impl Debug) -> &mut Self {
+        // Writing to a vector cannot fail.
+        let _ = write!(self.0, "{what:?}");
+        self
+    }
 }
 
 #[cfg(test)]
