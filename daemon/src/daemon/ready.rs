@@ -10,7 +10,6 @@ pub struct Ready {
     /// The node's peer id.
     pub peer: String,
     /// What its owner calls it.
-    #[serde(default)]
     pub name: Option<String>,
     /// The run's id, in short.
     pub run: String,
@@ -33,9 +32,9 @@ pub struct Ready {
     /// What trains.
     pub device: String,
     /// What its owner should know of that, such as why a GPU does not train.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub device_warning: Option<String>,
     /// What it is expected to send, where a step was tried.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<ExpectedTraffic>,
 }

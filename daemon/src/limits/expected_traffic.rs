@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 pub struct ExpectedTraffic {
     /// Bytes sent in the whole run, about, where that is less than in a day; without what members take that copy the model from
     /// here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub whole_run_bytes: Option<u64>,
     /// Bytes sent in a day at most, at this machine's pace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub day_bytes_max: Option<u64>,
 }

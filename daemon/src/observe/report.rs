@@ -38,7 +38,6 @@ pub struct NodeReport {
     /// Its peer id.
     pub peer: String,
     /// What its owner calls it.
-    #[serde(default)]
     pub name: Option<String>,
     /// The run's id, in short.
     pub run: String,
@@ -66,7 +65,6 @@ pub struct NodeReport {
     /// Swarm progress, in steps.
     pub progress: f64,
     /// Swarm progress at which the run is complete, in steps; none while no end is set.
-    #[serde(default)]
     pub ends_at: Option<f64>,
     /// Whether the founder has ordered that end.
     #[serde(default)]
@@ -79,10 +77,8 @@ pub struct NodeReport {
     /// Loss on the held-out slice at the last evaluation, in nats per prediction.
     pub validation_loss: Option<f64>,
     /// Share of held-out images or rows that were classified rightly at the last evaluation, 0 to 1; none for texts.
-    #[serde(default)]
     pub accuracy: Option<f64>,
     /// How well held-out rows were predicted at the last evaluation; none where no table is read.
-    #[serde(default)]
     pub scores: Option<murmur_training::Scores>,
     /// Tokens (bytes of text) or images a second, lately; 0 while it does not train, be it that it waits for others.
     pub tokens_per_second: f64,
@@ -118,7 +114,6 @@ pub struct NodeReport {
     pub disagreement_ratio: Option<f64>,
     /// The uplink as the last transfers of 64 KiB and more have shown it, in bytes a second; none before one. Exchanges of small models are
     /// shorter and tell nothing: then it is as when a model was given last.
-    #[serde(default)]
     pub uplink_bytes_per_second: Option<f64>,
     /// γ at present: the run's, or less where corrections come late.
     pub gamma: f64,
@@ -154,13 +149,10 @@ pub struct NodeReport {
     /// Where the run shares its data: how much of it is here.
     pub data: Option<DataReport>,
     /// Where the run is synchronous: who averages, and how long was waited.
-    #[serde(default)]
     pub synchronous: Option<SynchronousReport>,
     /// What training has told of this node's records, where it is private.
-    #[serde(default)]
     pub privacy: Option<PrivacyReport>,
     /// Where other machines hold a part of its model: who has what, and who was waited for.
-    #[serde(default)]
     pub team: Option<TeamReport>,
 }
 
@@ -203,16 +195,12 @@ pub struct MemberReport {
     pub is_connected: bool,
     /// Bytes of exchanges and models that it has taken from this node since the daemon started; none where it never was
     /// connected.
-    #[serde(default)]
     pub bytes_sent: Option<u64>,
     /// The same, received from it.
-    #[serde(default)]
     pub bytes_received: Option<u64>,
     /// Whether a connection without a relay leads to it; none while it is not connected.
-    #[serde(default)]
     pub is_direct: Option<bool>,
     /// The round trip of the last ping, in seconds; none while it is not connected.
-    #[serde(default)]
     pub round_trip_seconds: Option<f64>,
 }
 

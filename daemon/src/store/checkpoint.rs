@@ -52,7 +52,7 @@ pub struct LastEvaluation {
     /// Mean loss, in nats.
     pub loss: f64,
     /// Share of predictions that were right, 0 to 1, for models that classify.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
 }
 
@@ -68,7 +68,7 @@ struct Index {
     warm_up_again_taken: u64,
     data_epoch: u64,
     data_cursor: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     evaluation: Option<LastEvaluation>,
     files: BTreeMap<String, String>,
 }

@@ -16,7 +16,6 @@ pub struct Outline {
     /// Swarm progress, in steps.
     pub progress: f64,
     /// How the model did when it was last evaluated.
-    #[serde(default)]
     pub evaluation: Option<LastEvaluation>,
     manifest: String,
 }
