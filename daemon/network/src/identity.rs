@@ -17,33 +17,16 @@ const KEY_FILE_BYTES_MAX: u64 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The file cannot be read.
-    #[error("cannot read the identity key {}: {source}", .path.display())]
-    Read {
-        /// The key file.
-        path: PathBuf,
-        /// What went wrong.
-        source: io::Error,
-    },
+    #[error("cannot read the identity key {0}: {1}")]
+    Read(PathBuf, #[source] io::Error),
     /// The file is no key.
     #[error(
-        "the identity key {} is damaged: {reason}; restore it from a backup, or remove it to let this node take a new \
-         identity",
-        .path.display()
+        "the identity key {0} is damaged: {1}; restore it from a backup, or remove it to let this node take a new identity"
     )]
-    Damaged {
-        /// The key file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Damaged(PathBuf, String),
     /// A new key could not be written.
-    #[error("cannot write the identity key {}: {source}", .path.display())]
-    Write {
-        /// The key file.
-        path: PathBuf,
-        /// What went wrong.
-        source: io::Error,
-    },
+    #[error("cannot write the identity key {0}: {1}")]
+    Write(PathBuf, #[source] io::Error),
 }
 
 /// Reads the key at `path`, or makes one and writes it there with mode 0600, creating the directory.
@@ -54,7 +37,7 @@ pub fn load_or_create(path: &Path) -> Result<Keypair, IdentityError> {
     match read_bounded(path) {
         Ok(bytes) => parse(path, &bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => create(path),
-        Err(source) => Err(IdentityError::Read { path: path.to_owned(), source }),
+        Err(source) => Err(IdentityError::Read(path.to_owned(), source)),
     }
 }
 
@@ -73,7 +56,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<Keypair, IdentityError> {
-    let damaged = |reason: String| IdentityError::Damaged { path: path.to_owned(), reason };
+    let damaged = |reason: String| IdentityError::Damaged(path.to_owned(), reason);
     if bytes.is_empty() {
         return Err(damaged("it is empty".to_owned()));
     }
@@ -90,7 +73,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Keypair, IdentityError> {
 fn create(path: &Path) -> Result<Keypair, IdentityError> {
     let keypair = Keypair::generate_ed25519();
     let bytes = keypair.to_protobuf_encoding().expect("an ed25519 key can be encoded");
-    write_atomically(path, &bytes).map_err(|source| IdentityError::Write { path: path.to_owned(), source })?;
+    write_atomically(path, &bytes).map_err(|source| IdentityError::Write(path.to_owned(), source))?;
     Ok(keypair)
 }
 
@@ -176,6 +159,6 @@ mod tests {
         // Field 1 of the protobuf is the key's type; 2 is Secp256k1.
         bytes[1] = 2;
         fs::write(&path, bytes).expect("writable");
-        assert!(matches!(load_or_create(&path), Err(IdentityError::Damaged { .. })));
+        assert!(matches!(load_or_create(&path), Err(IdentityError::Damaged(..))));
     }
 }

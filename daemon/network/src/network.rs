@@ -45,14 +45,9 @@ pub enum NetworkError {
     /// Encryption could not be set up.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {reason}")]
-    Listen {
-        /// The address, as configured.
-        address: Multiaddr,
-        /// Why, with the remedy where there is one.
-        reason: String,
-    },
+    /// An address cannot be listened on: why, with the remedy where there is one.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(Multiaddr, String),
 }
 
 /// A running network. Clones are handles of the same; the network closes when the last is dropped.
@@ -87,7 +82,7 @@ impl Network {
     pub async fn start(config: NetworkConfig, events: mpsc::Sender<Event>) -> Result<Network, NetworkError> {
         let listen = config.listen.clone();
         let (mut driver, network, closed) = assemble(config, events)?;
-        let failed = |CannotListen { address, reason }| NetworkError::Listen { address, reason };
+        let failed = |CannotListen { address, reason }| NetworkError::Listen(address, reason);
         driver.listen_on(&listen).await.map_err(failed)?;
         tokio::spawn(async move {
             driver.run().await;

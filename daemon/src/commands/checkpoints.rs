@@ -285,7 +285,7 @@ fn companions(manifest: &RunManifest, tokenizer: Option<&Tokenizer>, base: &Path
 fn export_failure(error: &PretrainedError, base: Option<&Path>) -> Failure {
     let failure = pretrained_failure(error);
     match error {
-        PretrainedError::Io { path, error } if base.is_none_or(|base| !path.starts_with(base)) => {
+        PretrainedError::Io(path, error) if base.is_none_or(|base| !path.starts_with(base)) => {
             failure.hint(format!("{}, or choose another folder with --to", to_write(error)))
         }
         _ => failure,

@@ -124,7 +124,7 @@ fn lacks_identity(directory: &DataDirectory) -> bool {
 pub(super) fn identity_at(path: &Path) -> Result<Keypair, Failure> {
     let identity = murmur_network::load_or_create(path).map_err(|error| {
         Failure::new(ExitCode::Files, error.to_string()).hint(match error {
-            IdentityError::Write { source, .. } => {
+            IdentityError::Write(_, source) => {
                 format!("{}, or choose another directory with --data-dir", to_write(&source))
             }
             _ => "restore the file from a backup, or delete it to begin with a new identity".to_owned(),

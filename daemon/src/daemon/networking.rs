@@ -42,7 +42,7 @@ pub(super) async fn start_network(
                 return Ok(network);
             }
             // Another daemon has started at the same moment: it has that port now.
-            Err(NetworkError::Listen { .. }) if settings.chooses_port() && attempt < PORT_ATTEMPTS => {}
+            Err(NetworkError::Listen(..)) if settings.chooses_port() && attempt < PORT_ATTEMPTS => {}
             Err(error) => return Err(failed(error.to_string()).into()),
         }
     }

@@ -33,7 +33,7 @@ impl Devices {
             Failure::new(ExitCode::Settings, error.to_string()).hint(match error {
                 DeviceError::Unknown(_) => "cuda:0 is the first GPU; --device auto takes it where there is one",
                 DeviceError::WithoutCuda(_) => "use --device cpu, or a murmur that is built for GPUs",
-                DeviceError::Unusable { .. } => "use --device cpu, or install the GPU's driver",
+                DeviceError::Unusable(..) => "use --device cpu, or install the GPU's driver",
             })
         })
     }

@@ -29,13 +29,8 @@ pub enum DeviceError {
     #[error("device {0}: this binary was built without CUDA; use auto or cpu, or build with --features cuda")]
     WithoutCuda(DeviceChoice),
     /// CUDA was asked for explicitly and does not work.
-    #[error("device {device}: {reason}")]
-    Unusable {
-        /// What was asked for.
-        device: DeviceChoice,
-        /// What failed.
-        reason: String,
-    },
+    #[error("device {0}: {1}")]
+    Unusable(DeviceChoice, String),
 }
 
 impl FromStr for DeviceChoice {
@@ -112,7 +107,7 @@ fn open_cuda(choice: DeviceChoice, number: usize) -> Result<Device, DeviceError>
     // On a stream of its own: that of `new_cuda` is another one on each thread, and the engine's calls come on several.
     let open = || Device::new_cuda_with_stream(number).map_err(|error| error.to_string());
     let started = || std::panic::catch_unwind(open).unwrap_or_else(|_| Err("CUDA failed to start".to_owned()));
-    check_libraries().and_then(|()| started()).map_err(|reason| DeviceError::Unusable { device: choice, reason })
+    check_libraries().and_then(|()| started()).map_err(|reason| DeviceError::Unusable(choice, reason))
 }
 
 /// Whether all of NVIDIA's libraries are there that a binary of `scripts/build_cuda.py` opens when it first calls them. In

@@ -122,13 +122,8 @@ pub enum TrainingError {
     #[error("{0} holds values that are not finite")]
     NotFiniteValues(&'static str),
     /// Kernels were asked for that the device or the model has not.
-    #[error("{kernels:?} kernels do not train this here: {reason}")]
-    KernelsElsewhere {
-        /// Which were asked for.
-        kernels: Kernels,
-        /// What keeps them from it.
-        reason: String,
-    },
+    #[error("{0:?} kernels do not train this here: {1}")]
+    KernelsElsewhere(Kernels, String),
     /// A model was to lie on several devices.
     #[error("this model is not cut into stages: {0}")]
     NotCut(String),
@@ -432,7 +427,7 @@ fn replica(
     options: &TrainingOptions,
 ) -> Result<Box<dyn Replica>, TrainingError> {
     let kernels = options.kernels.unwrap_or_else(|| Kernels::choose(device, manifest));
-    let elsewhere = |reason: &str| TrainingError::KernelsElsewhere { kernels, reason: reason.to_owned() };
+    let elsewhere = |reason: &str| TrainingError::KernelsElsewhere(kernels, reason.to_owned());
     match kernels {
         Kernels::Fused if !device.is_cpu() => return Err(elsewhere("they are for the CPU")),
         Kernels::Cuda => {

@@ -144,7 +144,7 @@ impl Text {
     /// When it cannot be read.
     pub fn read(path: &Path) -> Result<Text, CorpusError> {
         let bytes = std::fs::read(path);
-        let bytes = bytes.map_err(|source| CorpusError::Unreadable { path: path.to_owned(), source })?;
+        let bytes = bytes.map_err(|source| CorpusError::Unreadable(path.to_owned(), source))?;
         Ok(Text::Bytes(bytes.into()))
     }
 }

@@ -31,37 +31,17 @@ pub enum FetchError {
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// The node cannot be reached.
-    #[error("cannot reach {address}: {reason}")]
-    Unreachable {
-        /// The address, as given.
-        address: Multiaddr,
-        /// Why, for people.
-        reason: String,
-    },
-    /// Another program answers there.
-    #[error("cannot reach {address}: {program}")]
-    OtherProgram {
-        /// The address, as given.
-        address: Multiaddr,
-        /// Which, as far as it tells, for people.
-        program: String,
-    },
+    #[error("cannot reach {0}: {1}")]
+    Unreachable(Multiaddr, String),
+    /// Another program answers there: which, as far as it tells.
+    #[error("cannot reach {0}: {1}")]
+    OtherProgram(Multiaddr, String),
     /// The node takes part in another run than the ticket says, or sent no manifest.
-    #[error("the node at {address} {refusal}")]
-    Refused {
-        /// The address, as given.
-        address: Multiaddr,
-        /// What is wrong.
-        refusal: Refusal,
-    },
-    /// It took too long.
-    #[error("no answer from {address} within {} s", .timeout.as_secs_f32())]
-    TimedOut {
-        /// The address, as given.
-        address: Multiaddr,
-        /// The limit given.
-        timeout: Duration,
-    },
+    #[error("the node at {0} {1}")]
+    Refused(Multiaddr, Refusal),
+    /// It took longer than the limit given.
+    #[error("no answer from {0} within {seconds} s", seconds = .1.as_secs_f32())]
+    TimedOut(Multiaddr, Duration),
 }
 
 /// What is asked, and by whom.
@@ -96,14 +76,14 @@ pub async fn fetch_manifest(question: Question<'_>, timeout_after: Duration) -> 
     let asking = Connectivity { nat: true, ..Connectivity::OFF };
     let gate = question.ticket.and_then(|ticket| Gate::new(question.identity, ticket));
     let swarm = new_swarm(question.identity, None, gate, &asking, None, &TrafficCounter::default())?;
-    let late = || Err(FetchError::TimedOut { address: question.address.clone(), timeout: timeout_after });
+    let late = || Err(FetchError::TimedOut(question.address.clone(), timeout_after));
     let told = timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late());
     match told {
-        Err(FetchError::Unreachable { address, reason }) => Err(match stranger_at(&address).await {
-            Some(Stranger::Program(program)) => FetchError::OtherProgram { address, program: program.to_owned() },
+        Err(FetchError::Unreachable(address, reason)) => Err(match stranger_at(&address).await {
+            Some(Stranger::Program(program)) => FetchError::OtherProgram(address, program.to_owned()),
             // A daemon on a machine that stands still for some seconds looks like this, too.
-            Some(Stranger::Silent) => FetchError::Unreachable { address, reason: SILENCE.to_owned() },
-            None => FetchError::Unreachable { address, reason },
+            Some(Stranger::Silent) => FetchError::Unreachable(address, SILENCE.to_owned()),
+            None => FetchError::Unreachable(address, reason),
         }),
         told => told,
     }
@@ -111,7 +91,7 @@ pub async fn fetch_manifest(question: Question<'_>, timeout_after: Duration) -> 
 
 async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<Told, FetchError> {
     let Question { identity, address, ticket } = question;
-    let unreachable = |reason: String| FetchError::Unreachable { address: address.clone(), reason };
+    let unreachable = |reason: String| FetchError::Unreachable(address.clone(), reason);
     let (peer, place) = split_peer(address.clone());
     let options = match peer {
         Some(peer) => DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(vec![place]).build(),
@@ -119,7 +99,7 @@ async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<To
     };
     let dial = options.connection_id();
     swarm.dial(options).map_err(|error| unreachable(describe(&error)))?;
-    let refused = |refusal: Refusal| FetchError::Refused { address: address.clone(), refusal };
+    let refused = |refusal: Refusal| FetchError::Refused(address.clone(), refusal);
     let (peer, streams) = connected(&mut swarm, dial).await.map_err(|error| match error {
         NoAnswer::Refused(refusal) => refused(refusal),
         NoAnswer::Lost(reason) => unreachable(reason),

@@ -260,8 +260,8 @@ async fn ask(
                 Some(member) => return Ok(FoundMember { told, member }),
                 None => return Err(None),
             },
-            Err(FetchError::Refused { refusal: Refusal::OtherRun { .. }, .. }) => return Err(None),
-            Err(error @ FetchError::Refused { .. }) => return Err(Some(error.to_string())),
+            Err(FetchError::Refused(_, Refusal::OtherRun { .. })) => return Err(None),
+            Err(error @ FetchError::Refused(..)) => return Err(Some(error.to_string())),
             Err(_) => {}
         }
     }

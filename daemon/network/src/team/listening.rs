@@ -39,13 +39,8 @@ pub enum ListenError {
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// The address is taken, or not this machine's.
-    #[error("cannot listen on {address}: {reason}")]
-    Address {
-        /// As given.
-        address: Multiaddr,
-        /// For people.
-        reason: String,
-    },
+    #[error("cannot listen on {0}: {1}")]
+    Address(Multiaddr, String),
 }
 
 /// Listens for captains.
@@ -70,14 +65,10 @@ impl TeamListener {
     ) -> Result<TeamListener, ListenError> {
         let mut transport = build(identity, counter)?;
         for address in listen {
-            let taken = |error: std::io::Error| ListenError::Address {
-                address: address.clone(),
-                reason: free_port::describe(&error),
-            };
+            let taken = |error: std::io::Error| ListenError::Address(address.clone(), free_port::describe(&error));
             free_port::ensure(address).map_err(taken)?;
-            let failed = |error: transport::TransportError<std::io::Error>| ListenError::Address {
-                address: address.clone(),
-                reason: error.to_string(),
+            let failed = |error: transport::TransportError<std::io::Error>| {
+                ListenError::Address(address.clone(), error.to_string())
             };
             transport.listen_on(ListenerId::next(), address.clone()).map_err(failed)?;
         }
@@ -115,7 +106,7 @@ async fn addresses(transport: &mut BoxedTransport, listen: &[Multiaddr]) -> Resu
             }
             TransportEvent::ListenerError { error, .. } | TransportEvent::ListenerClosed { reason: Err(error), .. } => {
                 let address = listen.first().cloned().unwrap_or_else(Multiaddr::empty);
-                return Err(ListenError::Address { address, reason: error.to_string() });
+                return Err(ListenError::Address(address, error.to_string()));
             }
             _ => {}
         }

@@ -199,8 +199,8 @@ async fn ask_all(
             Ok(told) => return Ok(told),
             Err(error) => {
                 failures.push((place, error.to_string()));
-                may_answer_later &= matches!(error, FetchError::Unreachable { .. });
-                if let FetchError::Refused { refusal: said, .. } = error {
+                may_answer_later &= matches!(error, FetchError::Unreachable(..));
+                if let FetchError::Refused(_, said) = error {
                     refusal = Some(said);
                 }
             }

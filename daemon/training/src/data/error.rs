@@ -15,32 +15,17 @@ pub enum CorpusError {
     #[error("this run trains on the built-in stories (data.source = \"grammar\"), but data files were given")]
     FilesUnused,
     /// A file could not be read.
-    #[error("cannot read {path}: {source}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    #[error("cannot read {0}: {1}")]
+    Unreadable(PathBuf, #[source] std::io::Error),
     /// A file holds nothing.
     #[error("data file {0} is empty")]
     Empty(PathBuf),
     /// A folder holds no file of the kind that the run reads.
-    #[error("data folder {path} holds no {wanted}")]
-    NothingIn {
-        /// The folder.
-        path: PathBuf,
-        /// What was looked for.
-        wanted: &'static str,
-    },
+    #[error("data folder {0} holds no {1}")]
+    NothingIn(PathBuf, &'static str),
     /// A folder holds files, and none of them is what the run reads.
-    #[error("data folder {path} holds nothing to train on: {left_out}")]
-    AllLeftOut {
-        /// The folder.
-        path: PathBuf,
-        /// Which files, and why.
-        left_out: String,
-    },
+    #[error("data folder {0} holds nothing to train on: {1}")]
+    AllLeftOut(PathBuf, String),
     /// A folder that murmur itself writes.
     #[error("{0} is a data directory of murmur: its checkpoints and logs are no data to train on")]
     DataDirectory(PathBuf),
@@ -57,19 +42,11 @@ pub enum CorpusError {
         needed: usize,
     },
     /// A part of the images is empty.
-    #[error("the data is too little: none of {images} images is left for its {part} part")]
-    TooFewImages {
-        /// Training or validation.
-        part: &'static str,
-        /// Images there are.
-        images: usize,
-    },
+    #[error("the data is too little: none of {1} images is left for its {0} part")]
+    TooFewImages(&'static str, usize),
     /// Text is read as bytes, of which the model does not know all.
-    #[error("this run reads bytes (data.tokenizer is empty), but the model's vocabulary has {vocabulary} of 256")]
-    VocabularyTooSmall {
-        /// The run's `model.vocabulary`.
-        vocabulary: u32,
-    },
+    #[error("this run reads bytes (data.tokenizer is empty), but the model's vocabulary has {0} of 256")]
+    VocabularyTooSmall(u32),
     /// The content is not that of the run.
     #[error("the data differs from this run's: BLAKE3 {actual}, but data.digest is {expected}")]
     OtherData {
@@ -109,13 +86,8 @@ pub enum CorpusError {
         found: String,
     },
     /// A file that is no Parquet, or damaged.
-    #[error("data file {path} cannot be read as Parquet: {reason}")]
-    NotParquet {
-        /// The file.
-        path: PathBuf,
-        /// What the reader says.
-        reason: String,
-    },
+    #[error("data file {0} cannot be read as Parquet: {1}")]
+    NotParquet(PathBuf, String),
     /// A Parquet file without the column, or with something else than text in it.
     #[error("{path} has no text column {column:?}; its text columns: {columns}")]
     NoColumn {
@@ -133,13 +105,8 @@ pub enum CorpusError {
     #[error("this run reads without a tokenizer, but one was given: {0}")]
     TokenizerUnused(PathBuf),
     /// A file that is no tokenizer.
-    #[error("tokenizer {path}: {reason}")]
-    TokenizerUnreadable {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    #[error("tokenizer {0}: {1}")]
+    TokenizerUnreadable(PathBuf, String),
     /// Another tokenizer than the run's.
     #[error("tokenizer {path} is not this run's: BLAKE3 {actual}, but data.tokenizer is {expected}")]
     OtherTokenizer {
@@ -161,21 +128,11 @@ pub enum CorpusError {
         vocabulary: usize,
     },
     /// A text that the tokenizer fails on.
-    #[error("{path}: the tokenizer fails on a text: {reason}")]
-    NotTokenized {
-        /// The data file.
-        path: PathBuf,
-        /// What it says.
-        reason: String,
-    },
+    #[error("{0}: the tokenizer fails on a text: {1}")]
+    NotTokenized(PathBuf, String),
     /// A file that is no IDX file, or of another length than its header says.
-    #[error("data file {path} is not a whole IDX file: {reason}")]
-    NotIdx {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    #[error("data file {0} is not a whole IDX file: {1}")]
+    NotIdx(PathBuf, String),
     /// Images without labels or the other way round.
     #[error("IDX files come in pairs, but there are {images} of images and {labels} of labels")]
     Unpaired {
@@ -219,21 +176,11 @@ pub enum CorpusError {
         expected: ImageShape,
     },
     /// An image that cannot be decoded.
-    #[error("image {path}: {reason}")]
-    NotAnImage {
-        /// The file.
-        path: PathBuf,
-        /// What the decoder says.
-        reason: String,
-    },
+    #[error("image {0}: {1}")]
+    NotAnImage(PathBuf, String),
     /// A sub-folder that is none of the run's classes.
-    #[error("folder {path} is none of the run's classes: {classes}")]
-    UnknownClass {
-        /// The sub-folder.
-        path: PathBuf,
-        /// The run's `data.class_names`.
-        classes: String,
-    },
+    #[error("folder {0} is none of the run's classes: {1}")]
+    UnknownClass(PathBuf, String),
     /// A number of class names that is not the model's.
     #[error("{names} classes (sub-folders of the data), but the model has {classes}")]
     ClassCount {
@@ -249,13 +196,8 @@ pub enum CorpusError {
     #[error("this run reads no table, but statistics of one were given: {0}")]
     StatisticsUnused(PathBuf),
     /// The data in the form that training reads could not be written.
-    #[error("cannot write prepared data to {path}: {source}")]
-    CacheUnwritable {
-        /// The folder.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    #[error("cannot write prepared data to {0}: {1}")]
+    CacheUnwritable(PathBuf, #[source] std::io::Error),
 }
 
 /// Fields of examples that have several parts: dialogues, and prompts with their answers.
@@ -275,13 +217,13 @@ impl CorpusError {
             CorpusError::FilesUnused => {
                 "leave --data out (and MURMUR_DATA), or use a run whose data.source is \"files\""
             }
-            CorpusError::Unreadable { .. } | CorpusError::Empty(_) => "check the path and the content of the file",
-            CorpusError::AllLeftOut { .. } => {
+            CorpusError::Unreadable(..) | CorpusError::Empty(_) => "check the path and the content of the file",
+            CorpusError::AllLeftOut(..) => {
                 "check the folder, and data.source in the run file: it names the kind of data"
             }
             CorpusError::DataDirectory(_) => "give the folder or the files that hold the data",
-            CorpusError::NothingIn { .. } => "give the files themselves, or the folder that they lie in",
-            CorpusError::TooShort { .. } | CorpusError::TooFewImages { .. } => {
+            CorpusError::NothingIn(..) => "give the files themselves, or the folder that they lie in",
+            CorpusError::TooShort { .. } | CorpusError::TooFewImages(..) => {
                 "give more data, a smaller model.context, or another data.validation_fraction"
             }
             CorpusError::OtherData { .. } => "every node of this run trains on the same files, in the same order",
@@ -297,38 +239,38 @@ impl CorpusError {
                  all of it is learned, prompts too"
             }
             CorpusError::NoField { .. } => "every line needs the field; data.field in the run file names it",
-            CorpusError::NotParquet { .. } => "check that the file is whole, and compressed with snappy, gzip or zstd",
+            CorpusError::NotParquet(..) => "check that the file is whole, and compressed with snappy, gzip or zstd",
             CorpusError::NoColumn { .. } => "data.field in the run file names the column",
             CorpusError::NoTokenizer(_) => "give it with --tokenizer FILE (its tokenizer.json)",
             CorpusError::TokenizerUnused(_) => {
                 "leave --tokenizer out, or use a run whose data.tokenizer is its BLAKE3 digest; shared data (data.share) \
                  are read as bytes"
             }
-            CorpusError::TokenizerUnreadable { .. } => "it takes the tokenizer.json of a Hugging Face model",
+            CorpusError::TokenizerUnreadable(..) => "it takes the tokenizer.json of a Hugging Face model",
             CorpusError::OtherTokenizer { .. } => {
                 "every node of a run needs the very same tokenizer.json: give it with --tokenizer FILE"
             }
             CorpusError::VocabularyTooLarge { .. } => {
                 "with a base take its own tokenizer; without one set model.vocabulary in the run file to the tokenizer's size"
             }
-            CorpusError::VocabularyTooSmall { .. } => {
+            CorpusError::VocabularyTooSmall(..) => {
                 "set model.vocabulary in the run file to 256, or give a tokenizer with --tokenizer FILE"
             }
-            CorpusError::NotTokenized { .. } => "check the text and the tokenizer",
-            CorpusError::NotIdx { .. } => "fetch the file again; plain and .gz files are read",
+            CorpusError::NotTokenized(..) => "check the text and the tokenizer",
+            CorpusError::NotIdx(..) => "fetch the file again; plain and .gz files are read",
             CorpusError::Unpaired { .. } | CorpusError::CountMismatch { .. } => {
                 "give pairs of files in the same order: images, labels, images, labels…"
             }
             CorpusError::LabelOutOfRange { .. } => "set model.classes in the run file, or correct the labels",
             CorpusError::ImageSize { .. } => "set model.image_height, image_width and image_channels in the run file",
-            CorpusError::NotAnImage { .. } => "PNG and JPEG are read; replace or remove the file",
-            CorpusError::UnknownClass { .. } => {
+            CorpusError::NotAnImage(..) => "PNG and JPEG are read; replace or remove the file",
+            CorpusError::UnknownClass(..) => {
                 "classes are the sub-folders' names: rename it, or add it to data.class_names and model.classes"
             }
             CorpusError::ClassCount { .. } => "set model.classes in the run file to their number",
             CorpusError::Table(error) => error.remedy(),
             CorpusError::StatisticsUnused(_) => "leave --statistics out, or use a run whose data.source is \"table\"",
-            CorpusError::CacheUnwritable { .. } => "free or repair the disk, or choose another folder with data.cache",
+            CorpusError::CacheUnwritable(..) => "free or repair the disk, or choose another folder with data.cache",
         }
     }
 }

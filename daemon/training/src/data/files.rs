@@ -20,7 +20,7 @@ const MAPPED_BYTES_MIN: u64 = 64 << 10;
 /// # Errors
 /// When it cannot be read or is empty.
 pub fn map_file(path: &Path) -> Result<Bytes, CorpusError> {
-    let content = content_of(path).map_err(|source| CorpusError::Unreadable { path: path.to_owned(), source })?;
+    let content = content_of(path).map_err(|source| CorpusError::Unreadable(path.to_owned(), source))?;
     if content.is_empty() { Err(CorpusError::Empty(path.to_owned())) } else { Ok(content) }
 }
 

@@ -106,8 +106,8 @@ pub fn list(source: DataSource, paths: &[PathBuf]) -> Result<Listing, CorpusErro
         collect(source, path, &mut Vec::new(), &mut listing)?;
         if listing.files.len() == files {
             return Err(match &listing.left_out[left_out..] {
-                [] => CorpusError::NothingIn { path: path.clone(), wanted: "file" },
-                others => CorpusError::AllLeftOut { path: path.clone(), left_out: described(others) },
+                [] => CorpusError::NothingIn(path.clone(), "file"),
+                others => CorpusError::AllLeftOut(path.clone(), described(others)),
             });
         }
     }
@@ -136,7 +136,7 @@ fn collect(
     around: &mut Vec<PathBuf>,
     listing: &mut Listing,
 ) -> Result<(), CorpusError> {
-    let unreadable = |path: &Path, source| CorpusError::Unreadable { path: path.to_owned(), source };
+    let unreadable = |path: &Path, source| CorpusError::Unreadable(path.to_owned(), source);
     around.push(folder.canonicalize().map_err(|error| unreadable(folder, error))?);
     for path in entries(folder)? {
         let kind = match std::fs::metadata(&path) {
@@ -181,7 +181,7 @@ fn leads_nowhere(path: &Path, error: &std::io::Error) -> bool {
 
 /// What lies in a folder, sorted by name, without hidden entries.
 pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CorpusError> {
-    let unreadable = |source| CorpusError::Unreadable { path: folder.to_owned(), source };
+    let unreadable = |source| CorpusError::Unreadable(folder.to_owned(), source);
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;

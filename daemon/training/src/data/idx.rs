@@ -54,7 +54,7 @@ pub(super) fn open_pairs(
             3 => images.push(idx),
             other => {
                 let reason = format!("{other} dimensions, where images have 3 and labels 1");
-                return Err(CorpusError::NotIdx { path, reason });
+                return Err(CorpusError::NotIdx(path, reason));
             }
         }
     }
@@ -88,14 +88,14 @@ fn open(path: &Path, folder: Option<&Path>) -> Result<Idx, CorpusError> {
     let actual = content.len() - header;
     if actual != length {
         let reason = format!("{actual} bytes of values, but its header {dimensions:?} says {length}");
-        return Err(CorpusError::NotIdx { path: path.to_owned(), reason });
+        return Err(CorpusError::NotIdx(path.to_owned(), reason));
     }
     Ok(Idx { path: path.to_owned(), dimensions, values: content.slice(header..) })
 }
 
 /// (dimensions, bytes of the header, bytes of the values).
 fn read_header(path: &Path, reader: &mut impl Read) -> Result<(Vec<usize>, usize, usize), CorpusError> {
-    let not_idx = |reason: &str| CorpusError::NotIdx { path: path.to_owned(), reason: reason.to_owned() };
+    let not_idx = |reason: &str| CorpusError::NotIdx(path.to_owned(), reason.to_owned());
     let mut word = [0; 4];
     let mut read = |word: &mut [u8; 4]| reader.read_exact(word).map_err(|_| not_idx("it ends within its header"));
     read(&mut word)?;
@@ -117,7 +117,7 @@ fn decompressed(path: &Path, content: &[u8], folder: Option<&Path>) -> Result<By
     let mut key = Key::new("decompressed");
     key.add_file(path)?;
     open_or_write(folder, &key, |file, place| {
-        let damaged = |error| CorpusError::NotIdx { path: path.to_owned(), reason: format!("gzip: {error}") };
+        let damaged = |error| CorpusError::NotIdx(path.to_owned(), format!("gzip: {error}"));
         let (_, header, length) = read_header(path, &mut MultiGzDecoder::new(content))?;
         // One byte more than there should be shows that there are too many, and no more of them are wanted.
         let mut values = MultiGzDecoder::new(content).take((header + length) as u64 + 1);

@@ -49,7 +49,7 @@ pub(super) fn open(
     let (mut files, mut labels, mut marks) = (Vec::new(), Vec::new(), Vec::new());
     for class in sub_folders(roots)? {
         let Some(label) = class_names.iter().position(|name| *name == name_of(&class)) else {
-            return Err(CorpusError::UnknownClass { path: class, classes: class_names.join(", ") });
+            return Err(CorpusError::UnknownClass(class, class_names.join(", ")));
         };
         let images = entries(&class)?.into_iter().filter(|path| is_image(path) && !is_empty(path));
         for image in images {
@@ -59,7 +59,7 @@ pub(super) fn open(
         labels.resize(files.len(), label as u32);
     }
     if files.is_empty() {
-        return Err(CorpusError::NothingIn { path: roots[0].clone(), wanted: "PNG or JPEG image" });
+        return Err(CorpusError::NothingIn(roots[0].clone(), "PNG or JPEG image"));
     }
     let mut key = Key::new("images");
     key.add(format!("{shape:?}").as_bytes());
@@ -80,9 +80,8 @@ fn write(files: &[PathBuf], shape: ImageShape, writer: &mut BufWriter<File>, pla
 /// The pixels of an image, channel by channel.
 fn decode(path: &Path, shape: ImageShape) -> Result<Vec<u8>, CorpusError> {
     let image = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
-    let image = image.map_err(|source| CorpusError::Unreadable { path: path.to_owned(), source })?.decode();
-    let mut image =
-        image.map_err(|error| CorpusError::NotAnImage { path: path.to_owned(), reason: error.to_string() })?;
+    let image = image.map_err(|source| CorpusError::Unreadable(path.to_owned(), source))?.decode();
+    let mut image = image.map_err(|error| CorpusError::NotAnImage(path.to_owned(), error.to_string()))?;
     let (rows, columns) = (shape.height as u32, shape.width as u32);
     if (image.height(), image.width()) != (rows, columns) {
         image = image.resize_exact(columns, rows, FilterType::Triangle);
@@ -104,7 +103,7 @@ fn sub_folders(roots: &[PathBuf]) -> Result<Vec<PathBuf>, CorpusError> {
         let before = folders.len();
         folders.extend(entries(root)?.into_iter().filter(|path| path.is_dir()));
         if folders.len() == before {
-            return Err(CorpusError::NothingIn { path: root.clone(), wanted: "sub-folder, one for each class" });
+            return Err(CorpusError::NothingIn(root.clone(), "sub-folder, one for each class"));
         }
     }
     Ok(folders)

@@ -92,7 +92,7 @@ impl ImageSet {
         let images = self.training.len();
         let length = images / count;
         if length == 0 {
-            return Err(CorpusError::TooFewImages { part: "training", images });
+            return Err(CorpusError::TooFewImages("training", images));
         }
         self.training = self.training[index * length..][..length].to_vec();
         Ok(())
@@ -191,7 +191,7 @@ fn split(marks: &[u64], manifest: &RunManifest) -> Result<(Vec<usize>, Vec<usize
     let (training, held_out) = draw.finish();
     for (part, numbers) in [("training", &training), ("validation", &held_out)] {
         if numbers.is_empty() {
-            return Err(CorpusError::TooFewImages { part, images: marks.len() });
+            return Err(CorpusError::TooFewImages(part, marks.len()));
         }
     }
     Ok((training, held_out))

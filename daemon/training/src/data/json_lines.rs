@@ -39,7 +39,7 @@ fn read_lines(
     for number in 1.. {
         line.clear();
         let read = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-        let length = read.map_err(|source| CorpusError::Unreadable { path: path.to_owned(), source })?;
+        let length = read.map_err(|source| CorpusError::Unreadable(path.to_owned(), source))?;
         if length == 0 {
             break;
         }

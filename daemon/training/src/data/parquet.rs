@@ -23,7 +23,7 @@ pub(super) fn each_text(
     column: &str,
     take: &mut dyn FnMut(String) -> Result<(), CorpusError>,
 ) -> Result<(), CorpusError> {
-    let damaged = |error: ParquetError| CorpusError::NotParquet { path: path.to_owned(), reason: error.to_string() };
+    let damaged = |error: ParquetError| CorpusError::NotParquet(path.to_owned(), error.to_string());
     let reader = SerializedFileReader::new(map_file(path)?).map_err(damaged)?;
     let place = find(&reader, path, column)?;
     for group in 0..reader.num_row_groups() {

@@ -83,7 +83,7 @@ impl DataPlace {
 pub(super) fn check_vocabulary(manifest: &RunManifest) -> Result<(), CorpusError> {
     let vocabulary = manifest.model.vocabulary();
     let reads_bytes = manifest.model.reads_text() && manifest.data.tokenizer.is_empty();
-    if reads_bytes && vocabulary < 256 { Err(CorpusError::VocabularyTooSmall { vocabulary }) } else { Ok(()) }
+    if reads_bytes && vocabulary < 256 { Err(CorpusError::VocabularyTooSmall(vocabulary)) } else { Ok(()) }
 }
 
 #[cfg(test)]

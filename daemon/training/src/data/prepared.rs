@@ -46,7 +46,7 @@ impl Key {
     /// # Errors
     /// When it cannot be looked at.
     pub(super) fn add_file(&mut self, path: &Path) -> Result<(), CorpusError> {
-        let unreadable = |source| CorpusError::Unreadable { path: path.to_owned(), source };
+        let unreadable = |source| CorpusError::Unreadable(path.to_owned(), source);
         let metadata = path.metadata().map_err(unreadable)?;
         let changed =
             metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
@@ -133,7 +133,7 @@ pub fn clear_prepared(folder: &Path, time: SystemTime) {
 }
 
 pub(super) fn unwritable(path: impl Into<PathBuf>, source: std::io::Error) -> CorpusError {
-    CorpusError::CacheUnwritable { path: path.into(), source }
+    CorpusError::CacheUnwritable(path.into(), source)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ impl Tokenizer {
     /// # Errors
     /// When it cannot be read or is none.
     pub fn open(path: &Path) -> Result<Tokenizer, CorpusError> {
-        let unreadable = |reason| CorpusError::TokenizerUnreadable { path: path.to_owned(), reason };
+        let unreadable = |reason| CorpusError::TokenizerUnreadable(path.to_owned(), reason);
         let bytes = regular::read(path, BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
         let mut inner = HuggingFace::from_bytes(&bytes).map_err(|error| unreadable(error.to_string()))?;
         // Some files say how to fill or cut a batch of their own model's: whole texts are wanted here.
@@ -67,7 +67,7 @@ impl Tokenizer {
     pub(super) fn encode(&self, text: &str, source: &Path) -> Result<Vec<u32>, CorpusError> {
         match self.inner.encode_fast(text, false) {
             Ok(encoding) => Ok(encoding.get_ids().to_vec()),
-            Err(error) => Err(CorpusError::NotTokenized { path: source.to_owned(), reason: error.to_string() }),
+            Err(error) => Err(CorpusError::NotTokenized(source.to_owned(), error.to_string())),
         }
     }
 
@@ -85,7 +85,7 @@ impl Tokenizer {
         if base.digest.is_empty() || tokens.is_empty() {
             return Ok(tokens);
         }
-        let not_tokenized = |reason| CorpusError::NotTokenized { path: self.path.clone(), reason };
+        let not_tokenized = |reason| CorpusError::NotTokenized(self.path.clone(), reason);
         let whole = self.inner.encode(prompt, true).map_err(|error| not_tokenized(error.to_string()))?;
         let in_front = whole.get_special_tokens_mask().iter().take_while(|is_special| **is_special == 1).count();
         Ok([&whole.get_ids()[..in_front], &tokens].concat())
@@ -101,7 +101,7 @@ impl Tokenizer {
         let mut stream = self.inner.decode_stream(false);
         move |token| match stream.step(token) {
             Ok(text) => Ok(text.unwrap_or_default()),
-            Err(error) => Err(CorpusError::NotTokenized { path: self.path.clone(), reason: error.to_string() }),
+            Err(error) => Err(CorpusError::NotTokenized(self.path.clone(), error.to_string())),
         }
     }
 

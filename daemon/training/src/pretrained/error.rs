@@ -7,13 +7,8 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum PretrainedError {
     /// A file is missing or unreadable, or cannot be written.
-    #[error("{path}: {error}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        error: std::io::Error,
-    },
+    #[error("{0}: {1}")]
+    Io(PathBuf, std::io::Error),
     /// There is no safetensors file.
     #[error("{0} holds neither model.safetensors nor model.safetensors.index.json")]
     NoWeights(PathBuf),
@@ -21,29 +16,14 @@ pub enum PretrainedError {
     #[error("{0} is a GGUF file, and GGUF is not read")]
     Gguf(PathBuf),
     /// Adapters by themselves.
-    #[error("{path} holds an adapter, not a model: it belongs to {base}")]
-    Adapter {
-        /// The folder.
-        path: PathBuf,
-        /// What its configuration names as its base.
-        base: String,
-    },
+    #[error("{0} holds an adapter, not a model: it belongs to {1}")]
+    Adapter(PathBuf, String),
     /// One of several files of weights is not there.
-    #[error("the shard {shard} is missing: {index} names it")]
-    NoShard {
-        /// The index.
-        index: PathBuf,
-        /// The name of the file.
-        shard: String,
-    },
+    #[error("the shard {1} is missing: {0} names it")]
+    NoShard(PathBuf, String),
     /// A file is no JSON, or no safetensors file, or cut off.
-    #[error("{path} is damaged: {reason}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    #[error("{0} is damaged: {1}")]
+    Damaged(PathBuf, String),
     /// A model that this project cannot train.
     #[error("{path}: {key} is {found}, but only {expected} is supported")]
     Unsupported {
@@ -57,21 +37,11 @@ pub enum PretrainedError {
         found: String,
     },
     /// A size that this project does not go to.
-    #[error("{path}: {error}")]
-    OutOfRange {
-        /// The configuration.
-        path: PathBuf,
-        /// Which one, by its name in a run file.
-        error: murmur_protocol::manifest::ManifestError,
-    },
+    #[error("{0}: {1}")]
+    OutOfRange(PathBuf, murmur_protocol::manifest::ManifestError),
     /// A key without which the model is not known.
-    #[error("{path}: {key} is missing")]
-    MissingKey {
-        /// The configuration.
-        path: PathBuf,
-        /// The key.
-        key: &'static str,
-    },
+    #[error("{0}: {1} is missing")]
+    MissingKey(PathBuf, &'static str),
     /// A tensor of the model is not there.
     #[error("{path} has no tensor {tensor}: expected one of shape {expected:?}")]
     Missing {
@@ -115,13 +85,8 @@ pub enum PretrainedError {
         found: String,
     },
     /// Values that would destroy the model.
-    #[error("{path}: tensor {tensor} holds values that are not finite")]
-    NotFinite {
-        /// The file.
-        path: PathBuf,
-        /// Its name.
-        tensor: String,
-    },
+    #[error("{0}: tensor {1} holds values that are not finite")]
+    NotFinite(PathBuf, String),
     /// The same tensor twice.
     #[error("tensor {tensor} is in {first} and in {second}")]
     Twice {
@@ -133,11 +98,8 @@ pub enum PretrainedError {
         second: PathBuf,
     },
     /// A head in the file although the configuration ties it to the embedding.
-    #[error("{path}: lm_head.weight differs from model.embed_tokens.weight, but config.json says tie_word_embeddings")]
-    HeadNotTied {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{0}: lm_head.weight differs from model.embed_tokens.weight, but config.json says tie_word_embeddings")]
+    HeadNotTied(PathBuf),
     /// An export would overwrite something.
     #[error("{0} exists already")]
     Exists(PathBuf),
@@ -150,22 +112,22 @@ impl PretrainedError {
     /// What to do about it.
     pub fn remedy(&self) -> &'static str {
         match self {
-            PretrainedError::Io { .. } => "check the path: it is a folder with config.json and safetensors files",
+            PretrainedError::Io(..) => "check the path: it is a folder with config.json and safetensors files",
             PretrainedError::NoWeights(_) => {
                 "only safetensors are read: `save_pretrained` of the transformers library writes them"
             }
             PretrainedError::Gguf(_) => "give the folder of the original model, with config.json and safetensors files",
-            PretrainedError::Adapter { .. } => "give its base; an adapter that is merged into its base is a model, too",
-            PretrainedError::NoShard { .. } => "get that file of the model as well, into the same folder",
-            PretrainedError::Damaged { .. } | PretrainedError::NotFinite { .. } => "get the file again",
-            PretrainedError::OutOfRange { .. } => "use a smaller base model",
+            PretrainedError::Adapter(..) => "give its base; an adapter that is merged into its base is a model, too",
+            PretrainedError::NoShard(..) => "get that file of the model as well, into the same folder",
+            PretrainedError::Damaged(..) | PretrainedError::NotFinite(..) => "get the file again",
+            PretrainedError::OutOfRange(..) => "use a smaller base model",
             PretrainedError::Unsupported { .. } => "use another base model: GUIDE.md lists what is accepted",
-            PretrainedError::MissingKey { .. } => "is this the config.json that came with the weights?",
+            PretrainedError::MissingKey(..) => "is this the config.json that came with the weights?",
             PretrainedError::Missing { .. }
             | PretrainedError::Extra { .. }
             | PretrainedError::Shape { .. }
             | PretrainedError::Twice { .. }
-            | PretrainedError::HeadNotTied { .. } => "weights and config.json must be of one model: get both again",
+            | PretrainedError::HeadNotTied(..) => "weights and config.json must be of one model: get both again",
             PretrainedError::Type { found, .. } if found == "F64" => {
                 "save the weights in 32 bits first: `model.float().save_pretrained(FOLDER)` of the transformers library"
             }

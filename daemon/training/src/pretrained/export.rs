@@ -78,7 +78,7 @@ impl Target<'_> {
         let temporary = folder.with_file_name(format!(".{name}.tmp"));
         let _ = std::fs::remove_dir_all(&temporary);
         let result = std::fs::create_dir_all(&temporary)
-            .map_err(|error| PretrainedError::Io { path: temporary.clone(), error })
+            .map_err(|error| PretrainedError::Io(temporary.clone(), error))
             .and_then(|()| write(&temporary))
             .and_then(|()| put_in_place(&temporary, folder));
         if result.is_err() {
@@ -112,14 +112,14 @@ pub fn export(
         write_file(&folder.join(CONFIG_FILE), &config.to_json(export_type))?;
         companions.iter().try_for_each(|path| {
             let to = folder.join(path.file_name().unwrap_or_default());
-            std::fs::copy(path, to).map(drop).map_err(|error| PretrainedError::Io { path: path.clone(), error })
+            std::fs::copy(path, to).map(drop).map_err(|error| PretrainedError::Io(path.clone(), error))
         })
     })?;
     // Where adapters lie beside a model, the transformers library loads their base and them instead.
     for path in [adapters::CONFIG_FILE, adapters::WEIGHTS_FILE].map(|name| target.join(name)) {
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(PretrainedError::Io { path, error });
+                return Err(PretrainedError::Io(path, error));
             }
             _ => {}
         }
@@ -128,7 +128,7 @@ pub fn export(
 }
 
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), PretrainedError> {
-    std::fs::write(path, bytes).map_err(|error| PretrainedError::Io { path: path.to_owned(), error })
+    std::fs::write(path, bytes).map_err(|error| PretrainedError::Io(path.to_owned(), error))
 }
 
 /// A safetensors file of `parameters`, on the disk when this returns.
@@ -138,7 +138,7 @@ pub(super) fn write_weights(
     export_type: ExportType,
     path: &Path,
 ) -> Result<(), PretrainedError> {
-    let io = |error| PretrainedError::Io { path: path.to_owned(), error };
+    let io = |error| PretrainedError::Io(path.to_owned(), error);
     let tensors = layout.tensors().iter().map(|spec| {
         let values = &parameters[spec.range()];
         (spec.name.clone(), Outgoing { spec, values, export_type })
@@ -154,7 +154,7 @@ pub(super) fn write_weights(
 
 /// Replaces what is there only once the new folder is complete.
 fn put_in_place(temporary: &Path, folder: &Path) -> Result<(), PretrainedError> {
-    let io = |error| PretrainedError::Io { path: folder.to_owned(), error };
+    let io = |error| PretrainedError::Io(folder.to_owned(), error);
     if !folder.exists() {
         return std::fs::rename(temporary, folder).map_err(io);
     }

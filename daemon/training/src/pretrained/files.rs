@@ -69,7 +69,7 @@ impl TensorFiles {
             let found = format!("{:?}", place.dtype);
             return Err(PretrainedError::Type { path: place.path.clone(), tensor: name.to_owned(), found });
         };
-        let io = |error| PretrainedError::Io { path: place.path.clone(), error };
+        let io = |error| PretrainedError::Io(place.path.clone(), error);
         let mut file = regular::open(&place.path).map_err(io)?;
         file.seek(SeekFrom::Start(place.start)).map_err(io)?;
         let mut piece = vec![0; PIECE_BYTES.min(values.len() * read_type.bytes())];
@@ -78,7 +78,7 @@ impl TensorFiles {
             file.read_exact(bytes).map_err(io)?;
             read_type.read(bytes, values);
             if !values.iter().all(|value| value.is_finite()) {
-                return Err(PretrainedError::NotFinite { path: place.path.clone(), tensor: name.to_owned() });
+                return Err(PretrainedError::NotFinite(place.path.clone(), name.to_owned()));
             }
         }
         Ok(())
@@ -86,8 +86,8 @@ impl TensorFiles {
 }
 
 fn read_header(path: &Path) -> Result<BTreeMap<String, Place>, PretrainedError> {
-    let io = |error| PretrainedError::Io { path: path.to_owned(), error };
-    let damaged = |reason: String| PretrainedError::Damaged { path: path.to_owned(), reason };
+    let io = |error| PretrainedError::Io(path.to_owned(), error);
+    let damaged = |reason: String| PretrainedError::Damaged(path.to_owned(), reason);
     let mut file = regular::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     let mut eight = [0; 8];
@@ -113,8 +113,8 @@ fn read_header(path: &Path) -> Result<BTreeMap<String, Place>, PretrainedError> 
 
 fn read_shards(folder: &Path, index_path: &Path) -> Result<BTreeMap<String, Place>, PretrainedError> {
     let bytes = regular::read(index_path, HEADER_BYTES_MAX)
-        .map_err(|error| PretrainedError::Io { path: index_path.to_owned(), error })?;
-    let damaged = |reason: String| PretrainedError::Damaged { path: index_path.to_owned(), reason };
+        .map_err(|error| PretrainedError::Io(index_path.to_owned(), error))?;
+    let damaged = |reason: String| PretrainedError::Damaged(index_path.to_owned(), reason);
     let index: ShardIndex = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
     let mut places: BTreeMap<String, Place> = BTreeMap::new();
     for name in index.weight_map.values().collect::<BTreeSet<_>>() {
@@ -124,7 +124,7 @@ fn read_shards(folder: &Path, index_path: &Path) -> Result<BTreeMap<String, Plac
         }
         let path = folder.join(name);
         if !path.exists() {
-            return Err(PretrainedError::NoShard { index: index_path.to_owned(), shard: name.clone() });
+            return Err(PretrainedError::NoShard(index_path.to_owned(), name.clone()));
         }
         for (tensor, place) in read_header(&path)? {
             if let Some(first) = places.get(&tensor) {

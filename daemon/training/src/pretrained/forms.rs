@@ -19,7 +19,7 @@ pub(super) fn other_form(place: &Path) -> Option<PretrainedError> {
     }
     let adapter = place.join(adapters::CONFIG_FILE);
     if adapter.is_file() {
-        return Some(PretrainedError::Adapter { path: place.to_owned(), base: base_of(&adapter) });
+        return Some(PretrainedError::Adapter(place.to_owned(), base_of(&adapter)));
     }
     let mut paths = std::fs::read_dir(place).ok()?.flatten().map(|entry| entry.path());
     paths.find(|path| is_gguf(path)).map(PretrainedError::Gguf)

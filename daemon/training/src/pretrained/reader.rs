@@ -47,7 +47,7 @@ impl PretrainedConfig {
     /// When it is missing, is no JSON, is of another architecture or has a setting that is not supported.
     pub fn read(folder: &Path) -> Result<PretrainedConfig, PretrainedError> {
         match Reader::open(folder.join(CONFIG_FILE)) {
-            Err(error @ PretrainedError::Io { .. }) => Err(other_form(folder).unwrap_or(error)),
+            Err(error @ PretrainedError::Io(..)) => Err(other_form(folder).unwrap_or(error)),
             file => file?.config(),
         }
     }
@@ -78,11 +78,9 @@ struct Reader {
 
 impl Reader {
     fn open(path: PathBuf) -> Result<Reader, PretrainedError> {
-        let bytes = regular::read(&path, CONFIG_BYTES_MAX)
-            .map_err(|error| PretrainedError::Io { path: path.clone(), error })?;
+        let bytes = regular::read(&path, CONFIG_BYTES_MAX).map_err(|error| PretrainedError::Io(path.clone(), error))?;
         let parsed = serde_json::from_slice::<Map<String, Value>>(&bytes);
-        let object =
-            parsed.map_err(|error| PretrainedError::Damaged { path: path.clone(), reason: error.to_string() })?;
+        let object = parsed.map_err(|error| PretrainedError::Damaged(path.clone(), error.to_string()))?;
         Ok(Reader { path, object })
     }
 
@@ -112,7 +110,7 @@ impl Reader {
         // The ranges of a run's model hold for this one, before anything is allocated by its numbers.
         let model = TransformerModel { context: TransformerModel::default().context, ..spec.clone() };
         let manifest = RunManifest { model: model.into(), ..RunManifest::default() };
-        manifest.validate().map_err(|error| PretrainedError::OutOfRange { path: self.path.clone(), error })?;
+        manifest.validate().map_err(|error| PretrainedError::OutOfRange(self.path.clone(), error))?;
         Ok(PretrainedConfig { spec, context_key, object: self.object })
     }
 
@@ -131,7 +129,7 @@ impl Reader {
     }
 
     fn missing(&self, key: &'static str) -> PretrainedError {
-        PretrainedError::MissingKey { path: self.path.clone(), key }
+        PretrainedError::MissingKey(self.path.clone(), key)
     }
 
     fn count(&self, key: &'static str) -> Result<u32, PretrainedError> {

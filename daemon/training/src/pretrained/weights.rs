@@ -226,7 +226,7 @@ fn check_tied_head(files: &TensorFiles, layout: &ModelLayout, values: &[f32]) ->
     check_shape(head, HEAD, &embedding.shape)?;
     let mut saved = vec![0.0; values.len()];
     TensorFiles::read(HEAD, head, &mut saved)?;
-    if saved == values { Ok(()) } else { Err(PretrainedError::HeadNotTied { path: head.path.clone() }) }
+    if saved == values { Ok(()) } else { Err(PretrainedError::HeadNotTied(head.path.clone())) }
 }
 
 /// Old checkpoints hold a table that follows from `rope_theta`; the transformers library passes over it as well.

@@ -102,7 +102,7 @@ fn open(path: &Path) -> Result<(Format, Bytes), CorpusError> {
     if content.starts_with(b"PAR1") {
         return Ok((Format::Parquet, content));
     }
-    let unreadable = |source| CorpusError::Unreadable { path: path.to_owned(), source };
+    let unreadable = |source| CorpusError::Unreadable(path.to_owned(), source);
     let mut reader = text(&content);
     let head = reader.fill_buf().map_err(unreadable)?;
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head).trim_ascii_start();
@@ -130,7 +130,7 @@ pub(super) fn places(path: &Path, columns: &[String], all: &[String]) -> Result<
         let mut found = all.iter().enumerate().filter(|(_, name)| **name == column);
         match (found.next(), found.next()) {
             (Some((place, _)), None) => Ok(place),
-            (Some(_), Some(_)) => Err(TableError::TwoColumns { path, column }),
+            (Some(_), Some(_)) => Err(TableError::TwoColumns(path, column)),
             (None, _) => Err(TableError::NoColumn { path, column, columns: quoted(all) }),
         }
     };

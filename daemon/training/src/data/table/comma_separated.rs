@@ -37,7 +37,7 @@ pub(super) fn each_row(
             .iter()
             .map(|column| match std::str::from_utf8(&record[*column]) {
                 Ok(text) => Ok(Cell::of_text(text)),
-                Err(_) => Err(TableError::BadRow { place: place.clone(), reason: "it is not UTF-8 text".to_owned() }),
+                Err(_) => Err(TableError::BadRow(place.clone(), "it is not UTF-8 text".to_owned())),
             })
             .collect();
         take(place.clone(), &cells?)?;
@@ -51,7 +51,7 @@ fn reader<'a>(
     path: &Path,
     mut content: Box<dyn BufRead + 'a>,
 ) -> Result<(Reader<Box<dyn BufRead + 'a>>, usize), TableError> {
-    let unreadable = |error: std::io::Error| TableError::NotATable { path: path.to_owned(), reason: error.to_string() };
+    let unreadable = |error: std::io::Error| TableError::NotATable(path.to_owned(), error.to_string());
     if content.fill_buf().map_err(unreadable)?.starts_with(BYTE_ORDER_MARK) {
         content.consume(BYTE_ORDER_MARK.len());
     }
@@ -69,7 +69,7 @@ fn reader<'a>(
 const HEADER_BYTES_MAX: u64 = 1 << 20;
 
 fn header(path: &Path, reader: &mut Reader<Box<dyn BufRead + '_>>) -> Result<Vec<String>, TableError> {
-    let not_a_table = |reason: String| TableError::NotATable { path: path.to_owned(), reason };
+    let not_a_table = |reason: String| TableError::NotATable(path.to_owned(), reason);
     let header = reader.headers().map_err(|error| not_a_table(format!("its header: {error}")))?;
     Ok(header.iter().map(str::to_owned).collect())
 }
@@ -82,5 +82,5 @@ fn bad_row(path: &Path, row: usize, lines_before: usize, error: &csv::Error) -> 
         }
         _ => error.to_string(),
     };
-    TableError::BadRow { place: Place::new(path, row, line), reason }
+    TableError::BadRow(Place::new(path, row, line), reason)
 }

@@ -67,21 +67,11 @@ pub enum CellFault {
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// A file that holds no table.
-    #[error("data file {path} cannot be read as a table: {reason}")]
-    NotATable {
-        /// The file.
-        path: PathBuf,
-        /// What the reader says.
-        reason: String,
-    },
+    #[error("data file {0} cannot be read as a table: {1}")]
+    NotATable(PathBuf, String),
     /// A row that cannot be read.
-    #[error("{place}: {reason}")]
-    BadRow {
-        /// The row.
-        place: Place,
-        /// What the reader says.
-        reason: String,
-    },
+    #[error("{0}: {1}")]
+    BadRow(Place, String),
     /// A column that the run reads is not there.
     #[error("{path} has no column {column:?}; its columns: {columns}")]
     NoColumn {
@@ -93,13 +83,8 @@ pub enum TableError {
         columns: String,
     },
     /// Two columns have one name.
-    #[error("{path} has two columns {column:?}")]
-    TwoColumns {
-        /// The file.
-        path: PathBuf,
-        /// Their name.
-        column: String,
-    },
+    #[error("{0} has two columns {1:?}")]
+    TwoColumns(PathBuf, String),
     /// A value that does not fit its column.
     #[error("{place}, column {column:?}: {fault}")]
     BadCell {
@@ -121,24 +106,14 @@ pub enum TableError {
         most: usize,
     },
     /// A part of the rows is empty.
-    #[error("the table is too small: none of {rows} rows is left for its {part} part")]
-    TooFewRows {
-        /// Training or validation.
-        part: &'static str,
-        /// Rows there are.
-        rows: usize,
-    },
+    #[error("the table is too small: none of {1} rows is left for its {0} part")]
+    TooFewRows(&'static str, usize),
     /// The founder has not completed the run.
     #[error("this run file does not say yet how its table is read: a founder fills that in")]
     NotFounded,
     /// The target has one value, or none.
-    #[error("column {column:?} is to be predicted, but has {classes} different values")]
-    TooFewClasses {
-        /// The target.
-        column: String,
-        /// How many values it has.
-        classes: usize,
-    },
+    #[error("column {0:?} is to be predicted, but has {1} different values")]
+    TooFewClasses(String, usize),
     /// More columns than a run file names.
     #[error("{columns} columns are read, and {most} are the most")]
     TooManyColumns {
@@ -148,11 +123,8 @@ pub enum TableError {
         most: usize,
     },
     /// Nothing to predict from.
-    #[error("no column is left to predict {target:?} from")]
-    NoInputs {
-        /// The target.
-        target: String,
-    },
+    #[error("no column is left to predict {0:?} from")]
+    NoInputs(String),
     /// A manifest has to stay small.
     #[error("the columns and categories of this table take {bytes} bytes of a run file, which may have {most}")]
     TooLarge {
@@ -165,50 +137,26 @@ pub enum TableError {
     #[error("this table does not fit into a run file: {0}")]
     NoRun(#[from] ManifestError),
     /// One table has numbers where another has categories.
-    #[error("column {column:?} holds numbers in one table and other values in another ({path})")]
-    OtherKind {
-        /// The column's name.
-        column: String,
-        /// The table or the statistics in which it is of another kind.
-        path: PathBuf,
-    },
+    #[error("column {0:?} holds numbers in one table and other values in another ({1})")]
+    OtherKind(String, PathBuf),
     /// Statistics of another table.
-    #[error("{path} has no statistics of column {column:?}")]
-    NotInStatistics {
-        /// The statistics.
-        path: PathBuf,
-        /// The column's name.
-        column: String,
-    },
+    #[error("{0} has no statistics of column {1:?}")]
+    NotInStatistics(PathBuf, String),
     /// A file that holds no statistics.
-    #[error("{path} holds no statistics of a table: {reason}")]
-    NotStatistics {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    #[error("{0} holds no statistics of a table: {1}")]
+    NotStatistics(PathBuf, String),
     /// Statistics without noise would tell of rows.
     #[error("private training founds a run on statistics with noise alone, of its own rows as well")]
     NoPrivateStatistics,
     /// Noise needs bounds that do not come from the data.
-    #[error("statistics of column {column:?} with noise need its range")]
-    NoRange {
-        /// The column's name.
-        column: String,
-    },
+    #[error("statistics of column {0:?} with noise need its range")]
+    NoRange(String),
     /// Which values occur is told by rows.
-    #[error("which values column {column:?} has would be told of single rows")]
-    OpenCategories {
-        /// The column's name.
-        column: String,
-    },
+    #[error("which values column {0:?} has would be told of single rows")]
+    OpenCategories(String),
     /// Nothing can be told at so small an ε.
-    #[error("no noise is enough for epsilon = {epsilon}")]
-    NoNoise {
-        /// What was asked for.
-        epsilon: f64,
-    },
+    #[error("no noise is enough for epsilon = {0}")]
+    NoNoise(f64),
 }
 
 impl TableError {
@@ -219,14 +167,14 @@ impl TableError {
     /// What to do about it, in one line.
     pub fn remedy(&self) -> &'static str {
         match self {
-            TableError::NotATable { .. } => {
+            TableError::NotATable(..) => {
                 "CSV with a header, JSON Lines and Parquet are read; the first two also compressed with gzip"
             }
-            TableError::BadRow { .. } => "correct or remove the row",
+            TableError::BadRow(..) => "correct or remove the row",
             TableError::NoColumn { .. } => {
                 "every table of a run has the same columns: [table] in the run file names them"
             }
-            TableError::TwoColumns { .. } => "give each column a name of its own",
+            TableError::TwoColumns(..) => "give each column a name of its own",
             TableError::BadCell { fault, .. } => match &**fault {
                 CellFault::NotANumber(_) => {
                     "correct the value, or leave it empty; a column of words belongs into table.categories"
@@ -244,31 +192,29 @@ impl TableError {
                 CellFault::NoTarget => "fill it in, or remove the row",
             },
             TableError::TooManyCategories { .. } => "name the column in table.ignore, or group its values",
-            TableError::TooFewRows { .. } => "give more rows, or another data.validation_fraction",
+            TableError::TooFewRows(..) => "give more rows, or another data.validation_fraction",
             TableError::NotFounded => {
                 "found the run with `murmur start RUN.toml --data FILE…`, and join it from elsewhere"
             }
-            TableError::TooFewClasses { .. } => {
+            TableError::TooFewClasses(..) => {
                 "give data with all classes, or statistics of other members with --statistics; a number is predicted with \
                  table.task = \"regression\""
             }
-            TableError::NoInputs { .. } => {
+            TableError::NoInputs(..) => {
                 "name fewer columns in table.ignore, or some in table.numbers or table.categories, which private statistics need"
             }
             TableError::NoRun(_) | TableError::TooManyColumns { .. } | TableError::TooLarge { .. } => {
                 "name columns that are not needed in table.ignore, or group categories"
             }
-            TableError::OtherKind { .. } => {
-                "name it in table.numbers or table.categories, and correct what does not fit"
-            }
-            TableError::NotInStatistics { .. } => "make them again with `murmur statistics` and the same run file",
-            TableError::NotStatistics { .. } => "`murmur statistics RUN.toml --data FILE… > FILE` writes them",
+            TableError::OtherKind(..) => "name it in table.numbers or table.categories, and correct what does not fit",
+            TableError::NotInStatistics(..) => "make them again with `murmur statistics` and the same run file",
+            TableError::NotStatistics(..) => "`murmur statistics RUN.toml --data FILE… > FILE` writes them",
             TableError::NoPrivateStatistics => {
                 "make them with `murmur statistics RUN.toml --data FILE… --epsilon E > FILE`, and give --statistics FILE"
             }
-            TableError::NoRange { .. } => "give it in table.ranges: [[\"age\", 0.0, 120.0]]",
-            TableError::OpenCategories { .. } => "write them into table.categories, classes into data.class_names",
-            TableError::NoNoise { .. } => "give a larger --epsilon",
+            TableError::NoRange(..) => "give it in table.ranges: [[\"age\", 0.0, 120.0]]",
+            TableError::OpenCategories(..) => "write them into table.categories, classes into data.class_names",
+            TableError::NoNoise(..) => "give a larger --epsilon",
         }
     }
 }

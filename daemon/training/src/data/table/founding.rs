@@ -33,7 +33,7 @@ pub(super) fn found(
     }
     let inputs = manifest.table.inputs();
     if inputs == 0 {
-        return Err(TableError::NoInputs { target: manifest.table.target });
+        return Err(TableError::NoInputs(manifest.table.target));
     }
     // No other kind reads tables, which the last check says.
     if let ModelSpec::Mlp(model) = &mut manifest.model {
@@ -62,7 +62,7 @@ fn columns(manifest: &mut RunManifest, statistics: &TableStatistics) -> Result<(
                     table.numbers.push(name.clone());
                 } else if !table.numbers.contains(name) {
                     let (column, path) = (name.clone(), statistics.source.clone());
-                    return Err(TableError::OtherKind { column, path });
+                    return Err(TableError::OtherKind(column, path));
                 }
                 if *missing > 0.0 && table.missing == MissingNumbers::Indicator && !table.indicators.contains(name) {
                     table.indicators.push(name.clone());
@@ -94,8 +94,8 @@ fn mean_and_deviation(name: &str, statistics: &TableStatistics) -> Result<(f64, 
         Some(Values::Numbers(moments)) => Ok(rounded_moments(moments)),
         // A column without values says nothing; one that the run file names is an input all the same.
         Some(Values::None) => Ok((0.0, 1.0)),
-        Some(_) => Err(TableError::OtherKind { column, path }),
-        None => Err(TableError::NotInStatistics { path, column }),
+        Some(_) => Err(TableError::OtherKind(column, path)),
+        None => Err(TableError::NotInStatistics(path, column)),
     }
 }
 
@@ -110,7 +110,7 @@ fn target(manifest: &mut RunManifest, target: &ColumnStatistics) -> Result<usize
             }
             let classes = data.class_names.len();
             if classes < 2 {
-                return Err(TableError::TooFewClasses { column, classes });
+                return Err(TableError::TooFewClasses(column, classes));
             }
             if table.balance_classes && table.class_weights.is_empty() {
                 let count = |class: &String| counts.get(class).copied().unwrap_or(0.0).max(1.0);
@@ -124,7 +124,7 @@ fn target(manifest: &mut RunManifest, target: &ColumnStatistics) -> Result<usize
             (table.target_mean, table.target_deviation) = rounded_moments(moments);
             Ok(1)
         }
-        _ => Err(TableError::TooFewClasses { column, classes: 0 }),
+        _ => Err(TableError::TooFewClasses(column, 0)),
     }
 }
 

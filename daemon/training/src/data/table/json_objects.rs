@@ -46,7 +46,7 @@ pub(super) fn each_row(
                 Some(Value::Bool(truth)) => Ok(Cell::Text(if *truth { "true" } else { "false" })),
                 Some(Value::Array(_) | Value::Object(_)) => {
                     let reason = format!("the field {column:?} is neither a number nor a text");
-                    Err(TableError::BadRow { place: place.clone(), reason })
+                    Err(TableError::BadRow(place.clone(), reason))
                 }
             })
             .collect();
@@ -64,8 +64,7 @@ fn each_object(path: &Path, mut content: Box<dyn BufRead + '_>, take: TakeObject
     for number in 1.. {
         line.clear();
         let read = content.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-        let length =
-            read.map_err(|error| TableError::NotATable { path: path.to_owned(), reason: error.to_string() })?;
+        let length = read.map_err(|error| TableError::NotATable(path.to_owned(), error.to_string()))?;
         if length == 0 {
             break;
         }
@@ -77,13 +76,13 @@ fn each_object(path: &Path, mut content: Box<dyn BufRead + '_>, take: TakeObject
         let place = Place::new(path, row, Some(number));
         match serde_json::from_slice(text.trim_ascii_end()) {
             Ok(Value::Object(object)) => take(&place, &object)?,
-            Ok(_) => return Err(TableError::BadRow { place, reason: "it is no JSON object".to_owned() }),
+            Ok(_) => return Err(TableError::BadRow(place, "it is no JSON object".to_owned())),
             Err(error) => {
                 // The parser takes each line for a text of its own.
                 let text = error.to_string();
                 let what = text.split_once(" at line ").map_or(&*text, |(what, _)| what);
                 let reason = format!("it is no JSON object: {what} at column {}", error.column());
-                return Err(TableError::BadRow { place, reason });
+                return Err(TableError::BadRow(place, reason));
             }
         }
     }

@@ -89,7 +89,7 @@ struct Unit {
 fn unit(path: &Path, column: &ColumnDescriptor) -> Result<Unit, TableError> {
     let refused = |what: &str| {
         let reason = format!("column {:?} holds {what}", column.path().string());
-        Err(TableError::NotATable { path: path.to_owned(), reason })
+        Err(TableError::NotATable(path.to_owned(), reason))
     };
     let stored = Unit { is_unsigned: false, times: 1.0, per: 1.0 };
     let logical = column.logical_type_ref();
@@ -180,5 +180,5 @@ fn records<T: DataType>(
 }
 
 fn damaged(path: &Path, error: &ParquetError) -> TableError {
-    TableError::NotATable { path: path.to_owned(), reason: error.to_string() }
+    TableError::NotATable(path.to_owned(), error.to_string())
 }

@@ -34,7 +34,7 @@ struct Ranged {
 impl Ranged {
     fn of(manifest: &RunManifest, name: &str) -> Result<Ranged, TableError> {
         let range = manifest.table.ranges.iter().find(|(column, ..)| column == name);
-        let (_, low, high) = range.ok_or_else(|| TableError::NoRange { column: name.to_owned() })?;
+        let (_, low, high) = range.ok_or_else(|| TableError::NoRange(name.to_owned()))?;
         Ok(Ranged { name: name.to_owned(), low: *low, high: *high })
     }
 
@@ -81,10 +81,10 @@ impl TableStatistics {
         let paths = list_files(DataSource::Table, paths)?;
         let open = table.categories.iter().find(|column| column.len() < 2).and_then(|column| column.first());
         if let Some(column) = open {
-            return Err(TableError::OpenCategories { column: column.clone() }.into());
+            return Err(TableError::OpenCategories(column.clone()).into());
         }
         if table.numbers.is_empty() && table.categories.is_empty() {
-            return Err(TableError::NoInputs { target: table.target.clone() }.into());
+            return Err(TableError::NoInputs(table.target.clone()).into());
         }
         let ranged = table.numbers.iter().map(|name| Ranged::of(manifest, name));
         let mut ranged = ranged.collect::<Result<Vec<_>, TableError>>()?;
@@ -92,13 +92,13 @@ impl TableStatistics {
         match table.task {
             TableTask::Regression => ranged.push(Ranged::of(manifest, &table.target)?),
             TableTask::Classification if classes.len() < 2 => {
-                return Err(TableError::OpenCategories { column: table.target.clone() }.into());
+                return Err(TableError::OpenCategories(table.target.clone()).into());
             }
             TableTask::Classification => {}
         }
         let (sums, rows) = sums(manifest, &paths, &ranged)?;
         let mechanism = Mechanism { records: rows.max(1), batch: rows.max(1), noise: 1.0 };
-        let noise = mechanism.noise_for(1, budget).ok_or(TableError::NoNoise { epsilon: budget.epsilon })?;
+        let noise = mechanism.noise_for(1, budget).ok_or(TableError::NoNoise(budget.epsilon))?;
         let of_target = if table.task == TableTask::Classification { 1.0 } else { 0.0 };
         let deviation = noise * (3.0 * ranged.len() as f64 + of_target).sqrt();
         let mut noised: Vec<f32> = sums.iter().map(|sum| *sum as f32).collect();

@@ -86,7 +86,7 @@ impl RowSet {
         let (training, held_out) = draw.finish();
         for (part, numbers) in [("training", &training), ("validation", &held_out)] {
             if numbers.is_empty() {
-                return Err(TableError::TooFewRows { part, rows }.into());
+                return Err(TableError::TooFewRows(part, rows).into());
             }
         }
         let class_weights = class_weights(manifest);
@@ -121,7 +121,7 @@ impl RowSet {
         let rows = self.training.len();
         let length = rows / count;
         if length == 0 {
-            return Err(TableError::TooFewRows { part: "training", rows }.into());
+            return Err(TableError::TooFewRows("training", rows).into());
         }
         self.training = self.training[index * length..][..length].to_vec();
         Ok(())

@@ -248,9 +248,9 @@ impl TableStatistics {
     /// # Errors
     /// When the file cannot be read, or holds something else.
     pub fn read(path: &Path) -> Result<TableStatistics, CorpusError> {
-        let unreadable = |source| CorpusError::Unreadable { path: path.to_owned(), source };
+        let unreadable = |source| CorpusError::Unreadable(path.to_owned(), source);
         let text = std::fs::read(path).map_err(unreadable)?;
-        let wrong = |reason: String| TableError::NotStatistics { path: path.to_owned(), reason };
+        let wrong = |reason: String| TableError::NotStatistics(path.to_owned(), reason);
         let mut read: TableStatistics = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         if read.version != VERSION {
             return Err(wrong(format!("version {}, and {VERSION} is read here", read.version)).into());
@@ -279,9 +279,8 @@ impl TableStatistics {
     /// # Errors
     /// When they are of other columns, or a column is of another kind.
     pub fn with(&self, other: &TableStatistics) -> Result<TableStatistics, TableError> {
-        let lacks = |statistics: &TableStatistics, column: &ColumnStatistics| TableError::NotInStatistics {
-            path: statistics.source.clone(),
-            column: column.name.clone(),
+        let lacks = |statistics: &TableStatistics, column: &ColumnStatistics| {
+            TableError::NotInStatistics(statistics.source.clone(), column.name.clone())
         };
         let is_in = |all: &[ColumnStatistics], name: &str| all.iter().any(|column| column.name == name);
         if let Some(unknown) = other.columns.iter().find(|column| !is_in(&self.columns, &column.name)) {
@@ -313,7 +312,7 @@ impl ColumnStatistics {
                 theirs.iter().for_each(|(class, count)| *counts.entry(class.clone()).or_default() += count);
                 Values::Classes(counts)
             }
-            _ => return Err(TableError::OtherKind { column: name, path: source.to_owned() }),
+            _ => return Err(TableError::OtherKind(name, source.to_owned())),
         };
         let (count, most) = match &values {
             Values::Categories(names) => (names.len(), CATEGORIES_MAX),
