@@ -14,7 +14,7 @@ use murmur_protocol::numerics::{
     Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged, Scales, encode, merge,
 };
 use murmur_protocol::random::{RngExt, stream};
-use murmur_protocol::{Correction, Snapshot};
+use murmur_protocol::{Correction, Payload, Snapshot};
 
 const PARAMETERS: usize = 10_000_000;
 
@@ -38,20 +38,7 @@ impl Exchange {
         let proposal = encode(&models[0], &starter, &buffers).expect("own scales");
         let responder = job(EncodeRole::Responder { scales: proposal.scales.clone() });
         let own = encode(&models[1], &responder, &buffers).expect("our own scales");
-        let merge_job = MergeJob {
-            role: MergeRole::Responder,
-            parameters: PARAMETERS,
-            own,
-            received: proposal.codes,
-            width,
-            nonce: 2,
-            gamma: 0.5,
-            starter_share: 0.5,
-            clip: f64::MAX,
-            step_fraction,
-            scales,
-            reference: None,
-        };
+        let merge_job = MergeJob { step_fraction, scales, ..merge_job(own, proposal.codes, width) };
         let merged = merge(&merge_job, &buffers).expect("our own bytes");
         assert_eq!(merged.masked_blocks, 0, "the benchmark's models are near each other");
         let (correction, models) = (merged.correction, models.clone());
@@ -66,20 +53,7 @@ impl Exchange {
         let [starter, responder] = [(); 2].map(|()| job(reference.clone()));
         let encoded = |model, job| encode(model, job, &buffers).expect("our own reference");
         let (proposal, own) = (encoded(&models[0], &starter), encoded(&models[1], &responder));
-        let merge_job = MergeJob {
-            role: MergeRole::Responder,
-            parameters: PARAMETERS,
-            own,
-            received: proposal.codes,
-            width,
-            nonce: 2,
-            gamma: 0.5,
-            starter_share: 0.5,
-            clip: f64::MAX,
-            step_fraction: 0.2,
-            scales: None,
-            reference,
-        };
+        let merge_job = MergeJob { reference, ..merge_job(own, proposal.codes, width) };
         let correction = merge(&merge_job, &buffers).expect("our own bytes").correction;
         Exchange { models: models.clone(), encodes: [starter, responder], merge: merge_job, correction, buffers }
     }
@@ -90,6 +64,24 @@ impl Exchange {
 
     fn merge(&self) -> Merged {
         merge(&self.merge, &self.buffers).expect("our own bytes")
+    }
+}
+
+/// A responder's, of what it has encoded and received.
+fn merge_job(own: Encoded, received: Payload, width: CodeWidth) -> MergeJob {
+    MergeJob {
+        role: MergeRole::Responder,
+        parameters: PARAMETERS,
+        own,
+        received,
+        width,
+        nonce: 2,
+        gamma: 0.5,
+        starter_share: 0.5,
+        clip: f64::MAX,
+        step_fraction: 0.2,
+        scales: None,
+        reference: None,
     }
 }
 

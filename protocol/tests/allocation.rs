@@ -1,57 +1,15 @@
 //! An exchange asks the system for no memory of the model's size once its buffers exist.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod counting;
 
 use murmur_protocol::numerics::{
     Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Scales, encode, merge,
 };
 use murmur_protocol::{Payload, Snapshot};
 
-/// Reference counts and the like are below; a buffer of this test's model is well above.
-const LARGE: usize = 512;
+use counting::allocated;
 
 const PARAMETERS: usize = 1_000_000;
-
-struct Counting;
-
-static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-fn count(size: usize) {
-    if size > LARGE {
-        LARGE_ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-// SAFETY: everything is the system allocator's, which upholds the contract; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Large allocations during `run`.
-fn large_allocations(run: impl FnOnce()) -> usize {
-    let before = LARGE_ALLOCATIONS.load(Ordering::SeqCst);
-    run();
-    LARGE_ALLOCATIONS.load(Ordering::SeqCst) - before
-}
 
 /// Two nodes, each with its pool and its scales, in one exchange that moves both.
 struct Pair {
@@ -93,19 +51,18 @@ impl Pair {
     }
 }
 
-// One test in this file: another one's allocations would be counted as well.
 #[test]
 fn after_the_first_ones_an_exchange_allocates_nothing_large() {
     let one: Vec<f32> = (0..PARAMETERS).map(|index| (index as f32 * 0.01).sin()).collect();
     let other: Vec<f32> = one.iter().map(|value| value + 1e-3).collect();
     let snapshots = [Snapshot::from(one.clone()), Snapshot::from(other.clone())];
     let mut pair = Pair { models: [one, other], scales: [None, None], buffers: [Buffers::new(), Buffers::new()] };
-    let first = large_allocations(|| pair.exchange(CodeWidth::Sixteen, &snapshots));
+    let (_, first) = allocated(|| pair.exchange(CodeWidth::Sixteen, &snapshots));
     assert!(first >= 6, "the counter works: {first}");
     for width in [CodeWidth::Eight, CodeWidth::Six, CodeWidth::Eight] {
         pair.exchange(width, &snapshots);
     }
     for width in [CodeWidth::Eight, CodeWidth::Eight, CodeWidth::Six] {
-        assert_eq!(large_allocations(|| pair.exchange(width, &snapshots)), 0, "{width:?}");
+        assert_eq!(allocated(|| pair.exchange(width, &snapshots)).1, 0, "{width:?}");
     }
 }

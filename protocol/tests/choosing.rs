@@ -8,7 +8,7 @@ use murmur_protocol::scheme::{Comparison, Scheme, SchemeOrder};
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 
-use crate::driven::{Driven, PARAMETERS, peer, propose, standing};
+use crate::driven::{Driven, PARAMETERS, first, peer, propose, standing};
 
 fn order(serial: u64, scheme: Scheme) -> Message {
     Message::Scheme(SchemeOrder { serial, by: peer(1), scheme, reason: Comparison::default() })
@@ -17,12 +17,11 @@ fn order(serial: u64, scheme: Scheme) -> Message {
 /// What it answers to a proposal.
 fn answer(node: &mut Driven, exchange: u64) -> Option<Message> {
     let effects = node.hear(propose(exchange, 16, standing()));
-    effects.into_iter().find_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send {
-            message: message @ (Message::Accept(_) | Message::Reject(_)), ..
-        }) => Some(message),
-        _ => None,
-    })
+    first!(
+        effects.into_iter(),
+        Effect::Network(NetworkOrder::Send { message: message @ (Message::Accept(_) | Message::Reject(_)), .. })
+            => message
+    )
 }
 
 /// It stayed in all-reduces for ever, and refused every exchange: with two members the other one ended without any.

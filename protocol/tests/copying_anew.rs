@@ -7,7 +7,8 @@ use murmur_protocol::message::{Accept, Propose, Reject, RejectReason, Standing};
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 
-use crate::responding::{PARAMETERS, PATIENCE, Responder, encoded, merged, reply, starter};
+use crate::driven::{PARAMETERS, each, first, layout, said};
+use crate::responding::{PATIENCE, Responder, encoded, merged, reply, starter};
 
 /// Where everybody else stands: further than any honest pace explains.
 const ELSEWHERE: f64 = 1e6;
@@ -31,36 +32,24 @@ fn ask_anew(node: &mut Responder) -> (PeerId, u64) {
 }
 
 fn asked(effects: &[Effect]) -> Option<(PeerId, u64)> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { peer, message: Message::RequestState { request, .. } }) => {
-            Some((*peer, *request))
-        }
-        _ => None,
-    })
+    first!(said(effects.iter()), (peer, Message::RequestState { request, .. }) => (peer, *request))
 }
 
 /// Has the node copy the model of one of the others, and want it checked.
 fn copy_anew(node: &mut Responder) -> Vec<Effect> {
     let (peer, request) = ask_anew(node);
     let values = state_bytes(PARAMETERS) / 4;
-    let layout = *ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]).digest();
+    let layout = *layout(PARAMETERS).digest();
     let header = TransferHeader::State { request, chunk: 0, progress: ELSEWHERE, layout };
     let payload = Snapshot::from(vec![2.0; values]).to_payload();
     let effects = node.tell(Event::TransferReceived { peer, header, payload });
-    let load = effects.iter().find_map(|effect| match effect {
-        Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
-        _ => None,
-    });
+    let load = first!(effects.iter(), Effect::Trainer(TrainerOrder::LoadState { request, .. }) => *request);
     let report = TrainingReport { progress: ELSEWHERE, ..TrainingReport::default() };
     node.tell(Event::StateLoaded { request: load.expect("the model is whole"), accepted: true, report })
 }
 
 pub(crate) fn proposals(effects: &[Effect]) -> Vec<&Propose> {
-    let proposed = effects.iter().filter_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { message: Message::Propose(propose), .. }) => Some(propose),
-        _ => None,
-    });
-    proposed.collect()
+    each!(said(effects.iter()), (_, Message::Propose(propose)) => propose).collect()
 }
 
 fn applies(effects: &[Effect]) -> bool {
@@ -124,6 +113,20 @@ fn an_own_exchange_of_the_old_model_ends_with_it() {
     assert!(!applies(&effects), "{effects:?}");
 }
 
+/// Waits while this is so, which takes more than two minutes and at most ten.
+fn wait_some_minutes(node: &mut Responder, is_so: impl Fn(&Node) -> bool) {
+    let mut minutes = 0;
+    while is_so(&node.node) {
+        assert!(minutes < 10, "it waits for ever");
+        for _ in 0..60 {
+            node.now = node.now + Duration::from_secs(1);
+            node.tell(Event::TimePassed);
+        }
+        minutes += 1;
+    }
+    assert!(minutes > 2, "a donor on a slow link has time");
+}
+
 /// Members that are connected and send no model held a node in its last exchanges for ever.
 #[test]
 fn when_the_run_is_over_silent_donors_are_given_up_within_ten_minutes() {
@@ -132,17 +135,8 @@ fn when_the_run_is_over_silent_donors_are_given_up_within_ten_minutes() {
     node.tell(Event::TrainingCompleted(TrainingReport::default()));
     assert_eq!(node.node.status().phase, Phase::Settling);
     ask_anew(&mut node);
-    let mut minutes = 0;
-    while node.node.status().phase == Phase::Settling {
-        assert!(minutes < 10, "it waits for ever");
-        for _ in 0..60 {
-            node.now = node.now + Duration::from_secs(1);
-            node.tell(Event::TimePassed);
-        }
-        minutes += 1;
-    }
+    wait_some_minutes(&mut node, |node| node.status().phase == Phase::Settling);
     assert_eq!(node.node.status().phase, Phase::Completed);
-    assert!(minutes > 2, "a donor on a slow link has time");
     // Nothing of the copy is left to do.
     node.now = node.now + Duration::from_secs(60);
     assert_eq!(asked(&node.tell(Event::TimePassed)), None);
@@ -189,16 +183,7 @@ fn who_gets_no_model_while_it_trains_exchanges_again() {
     let mut node = Responder::new();
     ask_anew(&mut node);
     node.tell(Event::PeerConnected { peer: starter(20), addresses: vec![] });
-    let mut minutes = 0;
-    while node.node.status().copying.is_some() {
-        assert!(minutes < 10, "it waits for ever");
-        for _ in 0..60 {
-            node.now = node.now + Duration::from_secs(1);
-            node.tell(Event::TimePassed);
-        }
-        minutes += 1;
-    }
-    assert!(minutes > 2, "a donor on a slow link has time");
+    wait_some_minutes(&mut node, |node| node.status().copying.is_some());
     assert_eq!(node.node.status().phase, Phase::Training);
     node.progress_told = 0.0;
     node.meet(starter(21), PATIENCE);
@@ -210,15 +195,11 @@ fn who_leaves_before_its_copy_is_checked_gives_it_to_nobody() {
     let mut effects = copy_anew(&mut node);
     loop {
         let asked = proposals(&effects).len();
-        let checks: Vec<(PeerId, u64)> = effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) }) => {
-                    Some((*peer, propose.exchange))
-                }
-                _ => None,
-            })
-            .collect();
+        let checks: Vec<(PeerId, u64)> = each!(
+            said(effects.iter()),
+            (peer, Message::Propose(propose)) => (peer, propose.exchange)
+        )
+        .collect();
         effects.clear();
         for (peer, exchange) in checks {
             let reject = Reject { exchange, reason: RejectReason::Busy, retry_after_ms: 10_000 };

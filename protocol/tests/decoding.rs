@@ -1,49 +1,16 @@
 //! Whatever bytes the other side of a team sends, decoding them asks the system for no more memory than a control message is bounded to.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod counting;
 
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::random::{Rng as _, RngExt, stream};
 use murmur_protocol::team::{FRAME_HEADER_BYTES, FrameHeader, StateHeader, TeamMessage};
 
-struct Counting;
+use counting::allocated;
 
-static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: everything is the system allocator's, which upholds the contract; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED_BYTES.fetch_add(layout.size(), Ordering::SeqCst);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATED_BYTES.fetch_add(size, Ordering::SeqCst);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocated(run: impl FnOnce()) -> usize {
-    let before = ALLOCATED_BYTES.load(Ordering::SeqCst);
-    run();
-    ALLOCATED_BYTES.load(Ordering::SeqCst) - before
-}
-
-// One test in this file: another one's allocations would be counted as well.
 #[test]
 fn hostile_lengths_allocate_no_more_than_a_control_message_may_hold() {
-    let vector = allocated(|| drop(std::hint::black_box(vec![0_u8; 5000])));
+    let (vector, _) = allocated(|| drop(std::hint::black_box(vec![0_u8; 5000])));
     assert!(vector >= 5000, "the counter works: {vector}");
     let mut dice = stream(1, "hostile lengths", &[]);
     let (mut decoded, mut most) = (0, 0);
@@ -69,13 +36,13 @@ fn hostile_lengths_allocate_no_more_than_a_control_message_may_hold() {
                 bytes
             }
         };
-        let bytes_allocated = allocated(|| {
+        let (bytes_allocated, _) = allocated(|| {
             decoded += u32::from(codec::decode::<TeamMessage>(&bytes).is_ok());
             decoded += u32::from(codec::decode::<StateHeader>(&bytes).is_ok());
         });
         most = most.max(bytes_allocated);
         let header = bytes.first_chunk::<FRAME_HEADER_BYTES>();
-        let of_header = allocated(|| {
+        let (of_header, _) = allocated(|| {
             std::hint::black_box(header.map(FrameHeader::decode));
         });
         assert_eq!(of_header, 0);

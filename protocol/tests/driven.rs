@@ -9,6 +9,27 @@ use murmur_protocol::*;
 /// Of the model, where a test has none of its own.
 pub(crate) const PARAMETERS: usize = 300;
 
+/// What the first of these of a form holds.
+macro_rules! first {
+    ($among:expr, $form:pat => $held:expr) => {
+        $among.find_map(|one| if let $form = one { Some($held) } else { None })
+    };
+}
+pub(crate) use first;
+
+/// What each of these of a form holds.
+macro_rules! each {
+    ($among:expr, $form:pat => $held:expr) => {
+        $among.filter_map(|one| if let $form = one { Some($held) } else { None })
+    };
+}
+pub(crate) use each;
+
+/// The messages among these effects, and to whom.
+pub(crate) fn said<'a>(effects: impl Iterator<Item = &'a Effect>) -> impl Iterator<Item = (PeerId, &'a Message)> {
+    each!(effects, Effect::Network(NetworkOrder::Send { peer, message }) => (*peer, message))
+}
+
 /// A node, and the first peer that is connected to it.
 pub(crate) struct Driven {
     pub(crate) node: Node,

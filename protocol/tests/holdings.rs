@@ -5,7 +5,7 @@ mod changes;
 use murmur_protocol::message::{Accept, Chunks, Descriptor, KnownPeer, Propose, Reject, RejectReason};
 use murmur_protocol::*;
 
-use crate::driven::{Driven, peer, standing};
+use crate::driven::{Driven, first, peer, said, standing};
 use crate::joining::requests;
 
 /// Two fragments of two blocks each, the second a little shorter: five chunks and five.
@@ -42,20 +42,11 @@ impl Driven {
 }
 
 fn sent(effects: &[Effect]) -> Vec<Message> {
-    let sent = effects.iter().filter_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { message, .. }) => Some(message.clone()),
-        _ => None,
-    });
-    sent.collect()
+    said(effects.iter()).map(|(_, message)| message.clone()).collect()
 }
 
 fn proposed(effects: &[Effect]) -> Option<(PeerId, Propose)> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) }) => {
-            Some((*peer, propose.clone()))
-        }
-        _ => None,
-    })
+    first!(said(effects.iter()), (peer, Message::Propose(propose)) => (peer, propose.clone()))
 }
 
 #[test]
@@ -115,10 +106,10 @@ fn whose_part_is_another_is_refused_without_blame() {
     }
     assert_eq!(node.node.status().misbehaviours.len(), 0, "nobody can know it before it is told");
     let effects = node.tell(Event::MessageReceived { peer: peer(1), message: asks(9, 6, 2) });
-    let snapshot = effects.iter().find_map(|effect| match effect {
-        Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection: Selection::State }) => Some(*request),
-        _ => None,
-    });
+    let snapshot = first!(
+        effects.iter(),
+        Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection: Selection::State }) => *request
+    );
     let request = snapshot.expect("it has these chunks");
     let snapshot = (FIRST..PARAMETERS).map(|place| place as f32).collect::<Vec<f32>>().into();
     let effects = node.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });

@@ -7,19 +7,14 @@ use murmur_protocol::message::{Descriptor, KnownPeer, Standing};
 use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, encode, merge};
 use murmur_protocol::*;
 
-use crate::driven::{Driven, PARAMETERS, layout, peer, propose, standing};
+use crate::driven::{Driven, PARAMETERS, first, layout, peer, propose, said, standing};
 use crate::responding::reply;
 
 impl Driven {
     /// Lets a joiner ask for the model, and gives the number of its request.
     fn request(&mut self) -> u64 {
         let effects = self.wait(Duration::from_secs(1));
-        let asked = effects.iter().find_map(|effect| match effect {
-            Effect::Network(NetworkOrder::Send { message: Message::RequestState { request, .. }, .. }) => {
-                Some(*request)
-            }
-            _ => None,
-        });
+        let asked = first!(said(effects.iter()), (_, Message::RequestState { request, .. }) => *request);
         asked.unwrap_or(0)
     }
 
@@ -29,10 +24,7 @@ impl Driven {
 }
 
 fn misbehaviour(effects: &[Effect]) -> Option<Misbehaviour> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Notice(Notice::PeerMisbehaved { misbehaviour, .. }) => Some(misbehaviour.clone()),
-        _ => None,
-    })
+    first!(effects.iter(), Effect::Notice(Notice::PeerMisbehaved { misbehaviour, .. }) => misbehaviour.clone())
 }
 
 fn state(request: u64, layout: [u8; 32]) -> TransferHeader {
@@ -86,19 +78,15 @@ fn a_peer_that_goes_on_sending_nonsense_is_banned() {
 fn exchange(driven: &mut Driven, steps: Payload, codes: Payload) -> Vec<Effect> {
     driven.hear(propose(1, 8, standing()));
     let effects = driven.receive(TransferHeader::Scales { exchange: 1 }, steps);
-    let request = effects.iter().find_map(|effect| match effect {
-        Effect::Trainer(TrainerOrder::TakeSnapshot { request, .. }) => Some(*request),
-        _ => None,
-    });
+    let request = first!(effects.iter(), Effect::Trainer(TrainerOrder::TakeSnapshot { request, .. }) => *request);
     let (snapshot, report) = (Snapshot::from(vec![1.0; PARAMETERS]), TrainingReport::default());
     let request = request.expect("the node wants to encode");
     let effects = driven.tell(Event::SnapshotTaken { request, snapshot, report });
-    let encoded = effects.iter().find_map(|effect| match effect {
-        Effect::Worker(WorkerOrder::Encode { request, snapshot, job }) => {
-            Some((*request, encode(snapshot, job, &Buffers::new())))
-        }
-        _ => None,
-    });
+    let encoded = first!(
+        effects.iter(),
+        Effect::Worker(WorkerOrder::Encode { request, snapshot, job })
+            => (*request, encode(snapshot, job, &Buffers::new()))
+    );
     let (request, result) = encoded.expect("an order to encode");
     let is_refused = result.is_err();
     let effects = driven.tell(Event::Encoded { request, result });
@@ -108,10 +96,10 @@ fn exchange(driven: &mut Driven, steps: Payload, codes: Payload) -> Vec<Effect> 
     let transfer = reply(&effects).expect("our codes leave");
     driven.tell(Event::TransferFinished { transfer });
     let effects = driven.receive(TransferHeader::ProposalCodes { exchange: 1 }, codes);
-    let merged = effects.iter().find_map(|effect| match effect {
-        Effect::Worker(WorkerOrder::Merge { request, job }) => Some((*request, merge(job, &Buffers::new()))),
-        _ => None,
-    });
+    let merged = first!(
+        effects.iter(),
+        Effect::Worker(WorkerOrder::Merge { request, job }) => (*request, merge(job, &Buffers::new()))
+    );
     let (request, result) = merged.expect("an order to merge");
     driven.tell(Event::Merged { request, result })
 }
@@ -157,10 +145,7 @@ fn a_model_that_is_not_finite_is_not_trained_on() {
     let request = driven.request();
     let payload = Snapshot::from(vec![f32::NAN; PARAMETERS]).to_payload();
     let effects = driven.receive(state(request, layout_digest()), payload.clone());
-    let request = effects.iter().find_map(|effect| match effect {
-        Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
-        _ => None,
-    });
+    let request = first!(effects.iter(), Effect::Trainer(TrainerOrder::LoadState { request, .. }) => *request);
     // What the trainer does with it.
     let accepted = Snapshot::from_payload(&payload, PARAMETERS).is_some();
     let effects = driven.tell(Event::StateLoaded {

@@ -12,7 +12,7 @@ use murmur_protocol::{
     Selection, Snapshot, Start, TrainerOrder, TrainingReport,
 };
 
-use crate::driven::{Driven, layout, peer};
+use crate::driven::{Driven, each, first, layout, peer, said};
 
 const PARAMETERS: usize = 95;
 const CHUNK: usize = 10;
@@ -60,13 +60,11 @@ impl Driven {
 }
 
 pub(crate) fn requests(effects: &[Effect]) -> Vec<(PeerId, u64, Chunks)> {
-    let asked = effects.iter().filter_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { peer, message: Message::RequestState { request, chunks } }) => {
-            Some((*peer, *request, *chunks))
-        }
-        _ => None,
-    });
-    asked.collect()
+    each!(
+        said(effects.iter()),
+        (peer, Message::RequestState { request, chunks }) => (peer, *request, *chunks)
+    )
+    .collect()
 }
 
 fn chunks_of(requests: &[(PeerId, u64, Chunks)]) -> Vec<u32> {
@@ -77,32 +75,28 @@ fn chunks_of(requests: &[(PeerId, u64, Chunks)]) -> Vec<u32> {
 }
 
 fn loaded(effects: &[Effect]) -> Option<Vec<f32>> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Trainer(TrainerOrder::LoadState { chunks, .. }) => {
-            Some(Snapshot::from_chunks(chunks, PARAMETERS).expect("whole and finite").values().to_vec())
-        }
-        _ => None,
-    })
+    first!(
+        effects.iter(),
+        Effect::Trainer(TrainerOrder::LoadState { chunks, .. })
+            => Snapshot::from_chunks(chunks, PARAMETERS).expect("whole and finite").values().to_vec()
+    )
 }
 
 /// Whose reply with a snapshot is awaited.
 fn snapshot_wanted(effects: &[Effect]) -> Option<RequestId> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection: Selection::State }) => Some(*request),
-        _ => None,
-    })
+    first!(
+        effects.iter(),
+        Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection: Selection::State }) => *request
+    )
 }
 
 fn chunks_sent(effects: &[Effect]) -> Vec<(PeerId, u32, f64)> {
-    let sent = effects.iter().filter_map(|effect| match effect {
-        Effect::Network(NetworkOrder::StartTransfer {
-            peer,
-            header: TransferHeader::State { chunk, progress, .. },
-            ..
-        }) => Some((*peer, *chunk, *progress)),
-        _ => None,
-    });
-    sent.collect()
+    each!(
+        effects.iter(),
+        Effect::Network(NetworkOrder::StartTransfer { peer, header: TransferHeader::State { chunk, progress, .. }, .. })
+            => (*peer, *chunk, *progress)
+    )
+    .collect()
 }
 
 fn asks(joiner: PeerId, request: u64, first: u32) -> Event {
@@ -263,15 +257,11 @@ fn parts_sent(seconds_per_chunk: f64) -> Vec<u32> {
     let mut effects = driven.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
     let (mut sent, mut lengths) = (Vec::new(), Vec::new());
     loop {
-        let started = effects.iter().filter_map(|effect| match effect {
-            Effect::Network(NetworkOrder::StartTransfer {
-                transfer,
-                header: TransferHeader::State { chunk, .. },
-                payload,
-                ..
-            }) => Some((*transfer, *chunk, payload.clone())),
-            _ => None,
-        });
+        let started = each!(
+            effects.iter(),
+            Effect::Network(NetworkOrder::StartTransfer { transfer, header: TransferHeader::State { chunk, .. }, payload, .. })
+                => (*transfer, *chunk, payload.clone())
+        );
         sent.extend(started);
         assert!(sent.len() <= STATE_PARTS_SENT_MAX, "{sent:?}");
         if sent.is_empty() {
@@ -359,10 +349,7 @@ fn who_wants_to_exchange_with_a_joiner_waits_for_half_of_its_copy() {
             step_left_max_ms: u32::MAX,
         };
         let effects = driven.tell(Event::MessageReceived { peer: donor, message: Message::Propose(propose) });
-        effects.iter().find_map(|effect| match effect {
-            Effect::Network(NetworkOrder::Send { message: Message::Reject(reject), .. }) => Some(reject.retry_after_ms),
-            _ => None,
-        })
+        first!(said(effects.iter()), (_, Message::Reject(reject)) => reject.retry_after_ms)
     };
     assert_eq!(retry_after_ms(&mut driven, 1), Some(JOINING_RETRY.as_millis() as u32), "nothing is known yet");
     for (chunk, seconds) in [(0, 2), (1, 2), (2, 2), (3, 2), (4, 0), (5, 0), (6, 0), (7, 0)] {
@@ -458,11 +445,7 @@ fn four_joiners_of_one_range_make_room_for_one_of_another() {
     (1..=4).for_each(|key| drop(driven.tell(asks(peer(key), 0, 0))));
     let effects = driven.tell(asks(peer(5), 0, 0));
     let refused = |effects: &[Effect]| -> Vec<PeerId> {
-        let refused = effects.iter().filter_map(|effect| match effect {
-            Effect::Network(NetworkOrder::Send { peer, message: Message::RefuseState { .. } }) => Some(*peer),
-            _ => None,
-        });
-        refused.collect()
+        each!(said(effects.iter()), (peer, Message::RefuseState { .. }) => peer).collect()
     };
     assert_eq!(refused(&effects), [peer(1)], "it asks elsewhere");
     assert_eq!(refused(&driven.tell(asks(peer(6), 0, 0))), [peer(2)]);

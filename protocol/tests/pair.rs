@@ -14,7 +14,7 @@ use murmur_protocol::message::{Accept, Reject, RejectReason};
 use murmur_protocol::numerics::{Buffers, encode, merge};
 use murmur_protocol::*;
 
-const PARAMETERS: usize = 300;
+use crate::driven::{PARAMETERS, layout, peer};
 
 /// The first number of each node's exchanges.
 const FIRST_NUMBER: u64 = 1000;
@@ -52,13 +52,12 @@ impl Side {
 
     /// It holds this of a model in so many fragments, a block each.
     fn holding(key: u8, value: f32, tokens_per_second: f64, (fragments, holding): (u16, Holding)) -> Side {
-        let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
         let report = TrainingReport { steps: 0, progress: 0.0, tokens_per_second, travel: 10.0, local_progress: 1.0 };
         let mut manifest = RunManifest::default();
         (manifest.gossip.kind, manifest.gossip.fragments) = (GossipKind::Pairs, fragments);
         let config = Config { training: report, first_number: FIRST_NUMBER, holding, ..Config::founder(&manifest) };
-        let me = PeerId::from_public_key([key; 32]);
-        let node = Node::new(config, me, layout, key.into(), Time::ZERO);
+        let me = peer(key);
+        let node = Node::new(config, me, Arc::new(layout(PARAMETERS)), key.into(), Time::ZERO);
         let model = (0..PARAMETERS).map(|place| value + place as f32 / 1000.0).collect();
         Side { me, node, model, report, flying: VecDeque::new(), shifts: Vec::new(), failures: Vec::new() }
     }

@@ -3,7 +3,7 @@
 use murmur_protocol::message::Standing;
 use murmur_protocol::*;
 
-use crate::driven::{Driven, PARAMETERS, layout, propose, standing};
+use crate::driven::{Driven, PARAMETERS, first, layout, propose, said, standing};
 
 fn at(progress: f64) -> TrainingReport {
     TrainingReport { steps: progress as u64, progress, tokens_per_second: 1000.0, travel: 1.0, local_progress: 1.0 }
@@ -12,10 +12,7 @@ fn at(progress: f64) -> TrainingReport {
 /// What the node says of its progress to a partner that stands at 5,000.
 fn progress_told(driven: &mut Driven) -> Option<f64> {
     let effects = driven.hear(propose(1, 8, Standing { progress: 5000.0, ..standing() }));
-    effects.iter().find_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { message: Message::Accept(accept), .. }) => Some(accept.standing.progress),
-        _ => None,
-    })
+    first!(said(effects.iter()), (_, Message::Accept(accept)) => accept.standing.progress)
 }
 
 #[test]
@@ -31,10 +28,7 @@ fn a_joiner_stands_where_its_donor_did_before_its_first_step() {
     assert_eq!(progress_told(&mut driven), None, "no model, no exchange");
     let header = TransferHeader::State { request: 0, chunk: 0, progress: 5000.0, layout: *layout(PARAMETERS).digest() };
     let effects = driven.receive(header, Snapshot::from(vec![0.5; PARAMETERS]).to_payload());
-    let request = effects.iter().find_map(|effect| match effect {
-        Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
-        _ => None,
-    });
+    let request = first!(effects.iter(), Effect::Trainer(TrainerOrder::LoadState { request, .. }) => *request);
     let request = request.expect("the state is loaded");
     driven.tell(Event::StateLoaded { request, accepted: true, report: at(5000.0) });
     assert_eq!(progress_told(&mut driven), Some(5000.0));

@@ -7,18 +7,18 @@ use murmur_protocol::manifest::GossipKind;
 use murmur_protocol::message::{Propose, Reject, RejectReason};
 use murmur_protocol::*;
 
+use crate::driven::{PARAMETERS, layout, peer};
+
 const MEMBERS: u8 = 4;
 
 /// A node on links that is connected to a few members.
 fn node() -> Node {
-    let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![300])]));
     let mut manifest = RunManifest::default();
     manifest.gossip.kind = GossipKind::Links;
-    let mut node = Node::new(Config::founder(&manifest), PeerId::from_public_key([1; 32]), layout, 1, Time::ZERO);
+    let mut node = Node::new(Config::founder(&manifest), peer(1), Arc::new(layout(PARAMETERS)), 1, Time::ZERO);
     for key in 2..2 + MEMBERS {
-        let peer = PeerId::from_public_key([key; 32]);
         std::iter::from_fn(|| node.poll_effect()).for_each(drop);
-        node.handle(Time::ZERO, Event::PeerConnected { peer, addresses: vec![] });
+        node.handle(Time::ZERO, Event::PeerConnected { peer: peer(key), addresses: vec![] });
     }
     node
 }
@@ -31,6 +31,10 @@ fn proposal_after(node: &mut Node, now: Time, event: Event) -> Option<(PeerId, P
         Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) }) => Some((peer, propose)),
         _ => None,
     })
+}
+
+fn report(steps: u64, travel: f64) -> TrainingReport {
+    TrainingReport { steps, progress: steps as f64, tokens_per_second: 1000.0, travel, local_progress: 1.0 }
 }
 
 /// How the proposals of one round are encoded where all partners refuse.
@@ -51,13 +55,6 @@ fn bits_of_a_round(node: &mut Node, second: u64, report: TrainingReport) -> Vec<
 #[test]
 fn the_next_partner_of_a_round_is_asked_for_a_link_as_the_first_one_was() {
     let mut node = node();
-    let report = |steps: u64, travel: f64| TrainingReport {
-        steps,
-        progress: steps as f64,
-        tokens_per_second: 1000.0,
-        travel,
-        local_progress: 1.0,
-    };
     assert_eq!(bits_of_a_round(&mut node, 60, report(1000, 3.0)), [1; 3]);
     assert_eq!(bits_of_a_round(&mut node, 120, report(2000, 3.0)), [16; 3], "where training moves the model no more");
     assert_eq!(bits_of_a_round(&mut node, 180, report(3000, 4.0)), [1; 3]);
@@ -67,21 +64,13 @@ fn the_next_partner_of_a_round_is_asked_for_a_link_as_the_first_one_was() {
 #[test]
 fn a_joiner_is_left_alone_although_its_refusal_comes_late() {
     let mut node = node();
-    let report = |steps: u64| TrainingReport {
-        steps,
-        progress: steps as f64,
-        tokens_per_second: 1000.0,
-        travel: 3.0,
-        local_progress: 1.0,
-    };
     let at = |second: u64| Time::ZERO + Duration::from_secs(second);
-    let first = proposal_after(&mut node, at(60), Event::StepsCompleted(report(1000)));
+    let first = proposal_after(&mut node, at(60), Event::StepsCompleted(report(1000, 3.0)));
     let (joiner, Propose { exchange, .. }) = first.expect("an exchange is due");
     // All others are gone; whoever is asked next is this one.
     for key in 2..2 + MEMBERS {
-        let peer = PeerId::from_public_key([key; 32]);
-        if peer != joiner {
-            proposal_after(&mut node, at(60), Event::PeerDisconnected { peer });
+        if peer(key) != joiner {
+            proposal_after(&mut node, at(60), Event::PeerDisconnected { peer: peer(key) });
         }
     }
     for quarter in 0..60 {
@@ -91,7 +80,7 @@ fn a_joiner_is_left_alone_although_its_refusal_comes_late() {
     let reject = Reject { exchange, reason: RejectReason::Joining, retry_after_ms: 20_000 };
     proposal_after(&mut node, at(75), Event::MessageReceived { peer: joiner, message: Message::Reject(reject) });
     let proposed = |node: &mut Node, second: u64| {
-        let event = Event::StepsCompleted(report(1000 + 100 * second));
+        let event = Event::StepsCompleted(report(1000 + 100 * second, 3.0));
         proposal_after(node, at(second), event).map(|(peer, propose)| (peer, propose.exchange > exchange))
     };
     let early: Vec<_> = (76..94).filter_map(|second| proposed(&mut node, second)).collect();

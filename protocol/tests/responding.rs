@@ -8,7 +8,8 @@ use murmur_protocol::message::{Propose, RejectReason, Standing};
 use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, encode, merge};
 use murmur_protocol::*;
 
-pub(crate) const PARAMETERS: usize = 300;
+use crate::driven::{PARAMETERS, first, layout, said};
+
 const EXCHANGE: u64 = 1;
 const NONCE: u64 = 1;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,7 +25,7 @@ pub(crate) struct Responder {
 
 impl Responder {
     pub(crate) fn new() -> Responder {
-        let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
+        let layout = Arc::new(layout(PARAMETERS));
         let config = Config::founder(&RunManifest::default());
         let me = PeerId::from_public_key([255; 32]);
         let node = Node::new(config, me, layout, 1, Time::ZERO);
@@ -124,24 +125,20 @@ fn accepts(effects: &[Effect]) -> bool {
 
 /// The transfer of our codes.
 pub(crate) fn reply(effects: &[Effect]) -> Option<TransferId> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Network(NetworkOrder::StartTransfer {
-            transfer, header: TransferHeader::ReplyCodes { .. }, ..
-        }) => Some(*transfer),
-        _ => None,
-    })
+    first!(
+        effects.iter(),
+        Effect::Network(NetworkOrder::StartTransfer { transfer, header: TransferHeader::ReplyCodes { .. }, .. })
+            => *transfer
+    )
 }
 
 /// The transfer that tells of our merge, and the digest.
 pub(crate) fn merged(effects: &[Effect]) -> Option<(TransferId, u64)> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Network(NetworkOrder::StartTransfer {
-            transfer,
-            header: TransferHeader::Merged { digest, .. },
-            ..
-        }) => Some((*transfer, *digest)),
-        _ => None,
-    })
+    first!(
+        effects.iter(),
+        Effect::Network(NetworkOrder::StartTransfer { transfer, header: TransferHeader::Merged { digest, .. }, .. })
+            => (*transfer, *digest)
+    )
 }
 
 fn broken(transfer: TransferId) -> Event {
@@ -209,10 +206,7 @@ fn a_starter_orders_nothing_more_before_its_last_order_is_done() {
 }
 
 fn refusal(effects: &[Effect]) -> Option<RejectReason> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { message: Message::Reject(reject), .. }) => Some(reject.reason),
-        _ => None,
-    })
+    first!(said(effects.iter()), (_, Message::Reject(reject)) => reject.reason)
 }
 
 /// A backup that runs with a clock that was set back counts from where its earlier life has been.

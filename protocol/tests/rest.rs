@@ -5,7 +5,7 @@ use std::time::Duration;
 use murmur_protocol::message::RejectReason;
 use murmur_protocol::*;
 
-use crate::driven::{Driven, propose, proposes, standing};
+use crate::driven::{Driven, first, propose, proposes, said, standing};
 
 #[test]
 fn a_resting_node_trains_on_and_starts_no_exchange_until_its_rest_is_over() {
@@ -26,10 +26,7 @@ fn a_resting_node_asks_to_be_left_alone_for_a_while_and_gives_no_model() {
     let mut driven = Driven::new(Start::WithModel);
     driven.tell(Event::RestBegan);
     let effects = driven.hear(propose(1, 16, standing()));
-    let rejected = effects.iter().find_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { message: Message::Reject(reject), .. }) => Some(reject.clone()),
-        _ => None,
-    });
+    let rejected = first!(said(effects.iter()), (_, Message::Reject(reject)) => reject.clone());
     let rejected = rejected.expect("an answer");
     assert_eq!((rejected.reason, rejected.retry_after_ms), (RejectReason::Resting, 30_000));
     let effects = driven

@@ -6,6 +6,8 @@ use murmur_protocol::bounds::{STATE_PARTS_SENT_MAX, STATE_RETRY};
 
 use super::*;
 
+use crate::driven::{each, first, said};
+
 fn changed(holding: Holding) -> Event {
     Event::HoldingChanged { holding }
 }
@@ -35,28 +37,24 @@ fn accept(propose: &Propose) -> Message {
 
 /// The snapshots that it has ordered.
 fn snapshots(effects: &[Effect]) -> Vec<(RequestId, Selection)> {
-    let ordered = effects.iter().filter_map(|effect| match effect {
-        Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection }) => Some((*request, *selection)),
-        _ => None,
-    });
-    ordered.collect()
+    each!(
+        effects.iter(),
+        Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection }) => (*request, *selection)
+    )
+    .collect()
 }
 
 /// With whom exchanges have failed, and why.
 fn failures(effects: &[Effect]) -> Vec<(PeerId, ExchangeFailure)> {
-    let failed = effects.iter().filter_map(|effect| match effect {
-        Effect::Notice(Notice::ExchangeFailed { partner, failure }) => Some((*partner, *failure)),
-        _ => None,
-    });
-    failed.collect()
+    each!(
+        effects.iter(),
+        Effect::Notice(Notice::ExchangeFailed { partner, failure }) => (*partner, *failure)
+    )
+    .collect()
 }
 
 fn rejections(messages: &[Message]) -> Vec<RejectReason> {
-    let rejected = messages.iter().filter_map(|message| match message {
-        Message::Reject(reject) => Some(reject.reason),
-        _ => None,
-    });
-    rejected.collect()
+    each!(messages.iter(), Message::Reject(reject) => reject.reason).collect()
 }
 
 /// The values of some chunks, each its own place in the model.
@@ -152,13 +150,8 @@ fn who_is_being_served_asks_elsewhere_and_is_given_chunks_of_what_is_held_now() 
         sent.collect::<Vec<_>>()
     };
     let refused = |effects: &[Effect]| {
-        let refused = effects.iter().filter_map(|effect| match effect {
-            Effect::Network(NetworkOrder::Send { peer, message: Message::RefuseState { request, .. } }) => {
-                Some((*peer, *request))
-            }
-            _ => None,
-        });
-        refused.collect::<Vec<_>>()
+        each!(said(effects.iter()), (peer, Message::RefuseState { request, .. }) => (peer, *request))
+            .collect::<Vec<_>>()
     };
     let ordered = snapshots(&node.tell(asks(1, 0, 0, 10)));
     let under_way = parts(&node.tell(taken(ordered[0].0, Chunks { first: 0, count: 10 })));
@@ -195,11 +188,8 @@ fn who_is_being_served_hears_that_no_more_comes_with_what_is_on_its_way_at_last(
     let snapshot = values(chunks).into();
     let taken = Event::SnapshotTaken { request: ordered[0].0, snapshot, report: TrainingReport::default() };
     let effects = node.tell(taken);
-    let transfers = effects.iter().filter_map(|effect| match effect {
-        Effect::Network(NetworkOrder::StartTransfer { transfer, .. }) => Some(*transfer),
-        _ => None,
-    });
-    let transfers: Vec<TransferId> = transfers.collect();
+    let transfers: Vec<TransferId> =
+        each!(effects.iter(), Effect::Network(NetworkOrder::StartTransfer { transfer, .. }) => *transfer).collect();
     assert_eq!(transfers.len(), STATE_PARTS_SENT_MAX);
     let mut heard = sent(&node.tell(changed(Holding::of([1]))));
     for transfer in transfers {
@@ -265,10 +255,7 @@ fn with_a_copy_that_is_checked(members: u8) -> (Driven, PeerId, Propose) {
     let header = TransferHeader::State { request, chunk: chunks.first, progress: 7.0, layout };
     let payload = Snapshot::from(values(chunks)).to_payload();
     let effects = joiner.tell(Event::TransferReceived { peer: from, header, payload });
-    let load = effects.iter().find_map(|effect| match effect {
-        Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
-        _ => None,
-    });
+    let load = first!(effects.iter(), Effect::Trainer(TrainerOrder::LoadState { request, .. }) => *request);
     let (request, report) = (load.expect("all is there"), TrainingReport::default());
     let effects = joiner.tell(Event::StateLoaded { request, accepted: true, report });
     let (checker, probe) = proposed(&effects).expect("another member is to check it");

@@ -6,14 +6,13 @@ use murmur_protocol::message::{Reject, RejectReason};
 
 use super::*;
 
+use crate::driven::{each, first, said};
+
 impl Driven {
     /// Sends all that was asked for, and has the model loaded.
     fn copy(&mut self, requests: &[(PeerId, u64, Chunks)]) -> Vec<Effect> {
         let effects = self.serve(requests);
-        let request = effects.iter().find_map(|effect| match effect {
-            Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
-            _ => None,
-        });
+        let request = first!(effects.iter(), Effect::Trainer(TrainerOrder::LoadState { request, .. }) => *request);
         self.tell(Event::StateLoaded {
             request: request.expect("the model is whole"),
             accepted: true,
@@ -43,20 +42,14 @@ impl Driven {
 }
 
 fn proposals(effects: &[Effect]) -> Vec<(PeerId, u64)> {
-    let proposed = effects.iter().filter_map(|effect| match effect {
-        Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) }) => {
-            Some((*peer, propose.exchange))
-        }
-        _ => None,
-    });
-    proposed.collect()
+    each!(said(effects.iter()), (peer, Message::Propose(propose)) => (peer, propose.exchange)).collect()
 }
 
 fn unchecked(effects: &[Effect]) -> Option<(Unchecked, bool)> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Notice(Notice::StateUnchecked { why, is_copied_again, .. }) => Some((*why, *is_copied_again)),
-        _ => None,
-    })
+    first!(
+        effects.iter(),
+        Effect::Notice(Notice::StateUnchecked { why, is_copied_again, .. }) => (*why, *is_copied_again)
+    )
 }
 
 fn trains(effects: &[Effect]) -> bool {
@@ -105,15 +98,8 @@ fn the_weight_of_a_joiner_begins_small() {
     let tokens_per_second = 600.0;
     let report = TrainingReport { steps: 1000, progress: 1000.0, tokens_per_second, ..TrainingReport::default() };
     let effects = driven.tell(Event::StepsCompleted(report));
-    let weights: Vec<f32> = effects
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::Network(NetworkOrder::Send { message: Message::Propose(propose), .. }) => {
-                Some(propose.standing.weight)
-            }
-            _ => None,
-        })
-        .collect();
+    let weights: Vec<f32> =
+        each!(said(effects.iter()), (_, Message::Propose(propose)) => propose.standing.weight).collect();
     assert_eq!(weights, [600.0 / (1.0 + RAMP_EXCHANGES as f32)]);
 }
 
