@@ -10,7 +10,7 @@ use futures::StreamExt;
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
-use murmur_protocol::{Event, PeerId};
+use murmur_protocol::{Event, NetworkOrder, PeerId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
@@ -36,7 +36,6 @@ use crate::reachability::Reachability;
 use crate::shared::Shared;
 use crate::sources::{Source, Waiting, has_place, who_gives_way};
 use crate::visits::Visits;
-use murmur_protocol::NetworkOrder;
 
 mod discovery;
 pub(crate) mod listening;
@@ -232,13 +231,8 @@ impl Driver {
 
     fn disconnect(&mut self, peer: PeerId) {
         // A handshake under way drops its connection when it is aborted.
-        self.handshakes.retain(|_, handshake| {
-            let keeps = handshake.peer != peer;
-            if !keeps {
-                handshake.task.abort();
-            }
-            keeps
-        });
+        let under_way = self.handshakes.extract_if(.., |_, handshake| handshake.peer == peer);
+        under_way.for_each(|(_, handshake)| handshake.task.abort());
         if let Some(member) = self.members.get_mut(&peer) {
             member.waiting.clear();
             if let Some(close) = member.close.take() {

@@ -115,7 +115,7 @@ enum ChildEnd {
         link: u64,
     },
     Sent(TransferId),
-    Received,
+    Done,
     /// The other side knows of the direct link by now as well.
     Lingered,
 }
@@ -201,13 +201,7 @@ impl Member {
         });
         let (bulk, receiving, inbound) = (link.streams.bulk, self.receiving.clone(), self.inbound_queue.clone());
         let requests = link.streams.data;
-        self.children.spawn({
-            let (shared, questions) = (self.shared.clone(), link.streams.life);
-            async move {
-                asking::attend(shared, questions).await;
-                ChildEnd::Received
-            }
-        });
+        self.spawn(asking::attend(self.shared.clone(), link.streams.life));
         if link.is_relayed {
             // Without a receiver, streams for transfers and shards are reset.
             drop((bulk, requests));
@@ -218,18 +212,12 @@ impl Member {
             });
             let (shared, turns) = (self.shared.clone(), self.sending_data.clone());
             let opener = link.streams.opener.downgrade();
-            self.children.spawn(async move {
-                attend(shared, peer, (number, opener), requests, turns).await;
-                ChildEnd::Received
-            });
+            self.spawn(attend(shared, peer, (number, opener), requests, turns));
         }
         let (is_relayed, range, opener) = (link.is_relayed, link.range, link.streams.opener);
         if let Some(before) = self.links.last() {
-            let (shared, connections) = (self.shared.clone(), [before.opener.clone(), opener.clone()]);
-            self.children.spawn(async move {
-                asking::compare(shared, peer, connections).await;
-                ChildEnd::Received
-            });
+            let connections = [before.opener.clone(), opener.clone()];
+            self.spawn(asking::compare(self.shared.clone(), peer, connections));
         }
         self.links.push(ActiveLink { number, is_relayed, range, opener, outgoing: Some(outgoing) });
         let relayed = self.links.iter().filter(|link| link.is_relayed).count();
@@ -239,6 +227,14 @@ impl Member {
                 ChildEnd::Lingered
             });
         }
+    }
+
+    /// A child with whose end nothing more is to be done.
+    fn spawn(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        self.children.spawn(async move {
+            work.await;
+            ChildEnd::Done
+        });
     }
 
     /// Says no more on relayed links, where there is a direct one. Both sides do so, and the last to read closes it.
@@ -316,10 +312,9 @@ impl Member {
 
     fn start_receiving(&mut self, stream: Stream, turn: OwnedSemaphorePermit) {
         let (shared, peer, inflow) = (self.shared.clone(), self.peer, self.inflow.clone());
-        self.children.spawn(async move {
+        self.spawn(async move {
             receive(&shared, peer, &inflow, stream).await;
             drop(turn);
-            ChildEnd::Received
         });
     }
 
@@ -335,7 +330,7 @@ impl Member {
                 self.unreported.remove(&transfer);
             }
             Ok(ChildEnd::Lingered) => self.leave_relays(),
-            Ok(ChildEnd::Writer { flushed: true, .. } | ChildEnd::Received) => {}
+            Ok(ChildEnd::Writer { flushed: true, .. } | ChildEnd::Done) => {}
             // A child that panicked has shown a mistake of ours; this peer starts afresh.
             Err(error) => {
                 tracing::error!(peer = %self.peer, %error, "a connection's task failed");

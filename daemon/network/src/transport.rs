@@ -3,7 +3,6 @@
 //!
 //! Boxed, because each combination of transport and behaviour would otherwise be compiled again.
 
-use futures::future::Either;
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::upgrade::Version;
@@ -55,12 +54,7 @@ pub(crate) fn build_guarded(
         .timeout(DIAL_TIMEOUT)
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
     // Circuits first: to TCP, the address of a circuit looks like that of its relay.
-    Ok(circuits
-        .or_transport(direct)
-        .map(|either, _| match either {
-            Either::Left(connection) | Either::Right(connection) => connection,
-        })
-        .boxed())
+    Ok(circuits.or_transport(direct).map(|either, _| either.into_inner()).boxed())
 }
 
 fn multiplexing() -> yamux::Config {
@@ -96,11 +90,6 @@ fn without_names(identity: &Keypair, security: &Security, counter: &TrafficCount
     quic_config.max_concurrent_stream_limit = STREAMS_PER_CONNECTION_MAX as u32;
     let quic = quic::tokio::Transport::new(quic_config)
         .map(move |(peer, muxer), _| (peer, StreamMuxerBox::new(CountedMuxer::new(muxer, quic_counter))));
-    let both = tcp
-        .or_transport(quic)
-        .map(|either, _| match either {
-            Either::Left(connection) | Either::Right(connection) => connection,
-        })
-        .boxed();
+    let both = tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed();
     TcpFirst::new(both).boxed()
 }

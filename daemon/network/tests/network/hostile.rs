@@ -38,8 +38,7 @@ impl Hostile {
     pub(crate) async fn join(node: &mut Node) -> (Hostile, Stream) {
         let hostile = Hostile::connect(node).await;
         let (answer, control) = hostile.greet(&honest_greeting()).await;
-        let answer: Answer = codec::decode(&answer).expect("an answer");
-        assert!(matches!(answer, Answer::Run { welcome: true, .. }), "{answer:?}");
+        assert_welcome(&answer);
         node.wait_connected(hostile.peer).await;
         (hostile, control)
     }
@@ -51,6 +50,12 @@ impl Hostile {
     pub(crate) async fn open_bulk(&self) -> Stream {
         self.streams.opener.open(BULK_PROTOCOL).await.expect("a stream")
     }
+}
+
+/// The answer lets in who has greeted.
+pub(crate) fn assert_welcome(answer: &[u8]) {
+    let answer: Answer = codec::decode(answer).expect("an answer");
+    assert!(matches!(answer, Answer::Run { welcome: true, .. }), "{answer:?}");
 }
 
 pub(crate) fn honest_greeting() -> Greeting {

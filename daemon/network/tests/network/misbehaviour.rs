@@ -9,13 +9,13 @@ use murmur_network::{Connectivity, Multiaddr, NetworkConfig};
 use murmur_protocol::Misbehaviour;
 use murmur_protocol::bounds::CONNECTIONS_MAX;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
-use murmur_protocol::handshake::{Answer, Refusal};
+use murmur_protocol::handshake::Refusal;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Address, Event, NetworkOrder, PeerId};
 
 use crate::aimed::outward_address;
 use crate::hostile::{
-    Hostile, Raw, honest_greeting, honest_hello, read_frame, socket_of, wait_ended, write, write_frame,
+    Hostile, Raw, assert_welcome, honest_greeting, honest_hello, read_frame, socket_of, wait_ended, write, write_frame,
 };
 use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, config, message, next_event};
 
@@ -47,33 +47,28 @@ async fn garbage_on_a_raw_connection_is_survived() {
 /// Seventy sockets took all places of connections that negotiate.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_sockets_of_one_host_keep_nobody_out() {
-    let mut node = Node::start(Over::Tcp).await;
-    let mut sockets = Vec::new();
-    for _ in 0..300 {
-        // Another host than the honest one's, as far as addresses tell.
-        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-        socket.bind("127.0.0.2:0".parse().expect("an address")).expect("all of 127/8 is this machine");
-        sockets.push(socket.connect(socket_of(&node)).await.expect("it listens"));
-    }
-    let begin = Instant::now();
-    assert_still_serves(&mut node, Over::Tcp).await;
-    // Not only after they have run into their time limit.
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // Another host than the honest one's, as far as addresses tell.
+    idle_sockets_keep_nobody_out(|_| "127.0.0.2:0".to_owned()).await;
 }
 
 /// Each has a network of its own, so that only the limit on all can hold: the oldest socket gives way to the newcomer.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_sockets_of_many_networks_keep_nobody_out() {
+    idle_sockets_keep_nobody_out(|number| format!("127.{}.{}.1:0", 1 + number / 256, number % 256)).await;
+}
+
+/// From so many addresses of this machine, to which all of 127/8 belongs.
+async fn idle_sockets_keep_nobody_out(address: impl Fn(u32) -> String) {
     let mut node = Node::start(Over::Tcp).await;
     let mut sockets = Vec::new();
     for number in 0..300 {
         let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-        let host = format!("127.{}.{}.1:0", 1 + number / 256, number % 256);
-        socket.bind(host.parse().expect("an address")).expect("all of 127/8 is this machine");
+        socket.bind(address(number).parse().expect("an address")).expect("this machine's");
         sockets.push(socket.connect(socket_of(&node)).await.expect("it listens"));
     }
     let begin = Instant::now();
     assert_still_serves(&mut node, Over::Tcp).await;
+    // Not only after they have run into their time limit.
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }
 
@@ -95,8 +90,7 @@ async fn silent_peers_push_nobody_out_who_came_before_them_and_greets_late() {
     let slow = Raw::connect(over_ip6).await;
     let _silent = silent_peers(over_ip4, 128).await;
     let (answer, _control) = slow.greet(&honest_greeting()).await;
-    let answer: Answer = codec::decode(&answer).expect("an answer");
-    assert!(matches!(answer, Answer::Run { welcome: true, .. }), "{answer:?}");
+    assert_welcome(&answer);
     node.wait_connected(slow.peer).await;
 }
 
@@ -143,8 +137,7 @@ async fn members_of_one_host_leave_half_of_the_places_to_others() {
             turned_away += 1;
             continue;
         };
-        let answer: Answer = codec::decode(&answer).expect("an answer");
-        assert!(matches!(answer, Answer::Run { welcome: true, .. }), "{answer:?}");
+        assert_welcome(&answer);
         tokio::select! {
             _ = node.wait_connected(hostile.peer) => members.push((hostile, control)),
             () = hostile.streams.opener.closed() => turned_away += 1,
@@ -172,8 +165,7 @@ async fn who_has_not_greeted_has_no_stream_to_write_on() {
         }
         assert!(begin.elapsed() < Duration::from_secs(9), "it may still greet");
         let (answer, _control) = hostile.greet(&honest_greeting()).await;
-        let answer: Answer = codec::decode(&answer).expect("an answer");
-        assert!(matches!(answer, Answer::Run { welcome: true, .. }), "{answer:?}");
+        assert_welcome(&answer);
         let mut bulk = hostile.open_bulk().await;
         write_frame(&mut bulk, &[255; 50]).await;
         assert!(matches!(wait_misbehaved(&mut node, hostile.peer).await, Misbehaviour::Garbage(_)), "it is read");
