@@ -342,37 +342,37 @@ impl Trainer {
     }
 
     fn carry_out(&mut self, order: Order) -> Done {
-        match order {
-            Order::Snapshot(request, selection) => {
-                let reply = match self.learner.snapshot(selection) {
-                    Ok(Taken { values: snapshot, local_progress }) => {
-                        let report = TrainingReport { local_progress, ..self.report() };
-                        Event::SnapshotTaken { request, snapshot, report }
-                    }
-                    Err(_) => Event::RequestFailed { request },
-                };
-                Done { reply: Some(reply), landed: None }
-            }
+        let mut landed = None;
+        let reply = match order {
+            Order::Snapshot(request, selection) => match self.learner.snapshot(selection) {
+                Ok(Taken { values: snapshot, local_progress }) => {
+                    let report = TrainingReport { local_progress, ..self.report() };
+                    Some(Event::SnapshotTaken { request, snapshot, report })
+                }
+                Err(_) => Some(Event::RequestFailed { request }),
+            },
             Order::Correction { request, part, correction, progress_shift, merge } => {
                 if self.apply(part, &correction).is_err() {
-                    return Done { reply: Some(Event::RequestFailed { request }), landed: None };
+                    return Done { reply: Some(Event::RequestFailed { request }), landed };
                 }
                 // A node for which the run is over stays at its end: others that are not there yet come to it.
                 let least = if self.is_finished() { self.ending.map_or(0.0, |ending| ending.until) } else { 0.0 };
                 self.progress = (self.progress + progress_shift).max(least);
-                Done { reply: Some(Event::CorrectionApplied { request, report: self.report() }), landed: merge }
+                landed = merge;
+                Some(Event::CorrectionApplied { request, report: self.report() })
             }
             Order::State { request, chunks, held, progress } => {
                 let accepted = held == self.held && self.load_state(&chunks, progress);
-                Done { reply: Some(Event::StateLoaded { request, accepted, report: self.report() }), landed: None }
+                Some(Event::StateLoaded { request, accepted, report: self.report() })
             }
-            Order::Refused(request) => Done { reply: Some(Event::RequestFailed { request }), landed: None },
+            Order::Refused(request) => Some(Event::RequestFailed { request }),
             Order::AdvanceOuter => {
                 // On the CPU it cannot fail; the daemon would go on without it.
                 let _ = self.learner.advance_outer();
-                Done { reply: None, landed: None }
+                None
             }
-        }
+        };
+        Done { reply, landed }
     }
 
     fn load_state(&mut self, chunks: &[Payload], progress: f64) -> bool {

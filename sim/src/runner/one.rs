@@ -40,7 +40,8 @@ pub fn run_seed(file: &ScenarioFile, seed: u64, trace: Trace, interrupted: &Atom
     let plan = file.draw(seed);
     let run = || observe(file, &plan, trace, interrupted);
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let report = SeedReport::of_panic(&plan, &words(&*panic));
+        let verdicts = vec![Verdict::failed("no broken invariant", &words(&*panic))];
+        let report = SeedReport { verdicts, ..SeedReport::of(&plan) };
         Some(Ended { report, changes: Vec::new(), last_lines: Vec::new() })
     })
 }
@@ -64,11 +65,6 @@ fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicB
     let Verdicts { verdicts, not_asked } = verdicts(plan, &record);
     let rounds = record.lives.iter().map(|life| life.rounds).sum();
     let report = SeedReport {
-        seed: plan.seed,
-        nodes: plan.scenario.nodes.len(),
-        drawn: plan.drawn.clone(),
-        faults_end_seconds: plan.faults_end.as_secs_f64(),
-        windows: windows(plan),
         verdicts,
         not_asked,
         summary: Summary::new(plan, &series, rounds),
@@ -77,6 +73,7 @@ fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicB
         trace_digest: blake3::Hash::from_bytes(digest).to_string(),
         simulated_seconds: plan.end.as_secs_f64(),
         real_seconds: begin.elapsed().as_secs_f64(),
+        ..SeedReport::of(plan)
     };
     Some(Ended {
         changes: if trace == Trace::On { changes(plan, &swarm, &record) } else { Vec::new() },
@@ -102,15 +99,14 @@ fn moments(file: &ScenarioFile, end: Duration) -> Vec<Duration> {
 }
 
 impl SeedReport {
-    /// What is left of a run that the core has refused to go on with.
-    fn of_panic(plan: &Plan, message: &str) -> SeedReport {
+    /// What a plan says of its run.
+    fn of(plan: &Plan) -> SeedReport {
         SeedReport {
             seed: plan.seed,
             nodes: plan.scenario.nodes.len(),
             drawn: plan.drawn.clone(),
             faults_end_seconds: plan.faults_end.as_secs_f64(),
             windows: windows(plan),
-            verdicts: vec![Verdict::failed("no broken invariant", message)],
             ..SeedReport::default()
         }
     }

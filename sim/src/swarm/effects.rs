@@ -248,25 +248,18 @@ impl Swarm {
             _ => None,
         };
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
-        let answer = match &message {
-            Message::Propose(propose) => {
-                host.declare(propose.nonce, partner, f64::from(propose.standing.clip));
-                None
-            }
+        match &message {
+            Message::Propose(propose) => host.declare(propose.nonce, partner, f64::from(propose.standing.clip)),
             Message::Accept(accept) => {
                 if let Some(exchange) = host.name_of(peer, accept.exchange) {
                     host.declare(exchange, partner, f64::from(accept.standing.clip));
                 }
-                Some((accept.exchange, digest_of(&message)))
+                let verdict = host.answers.give(Answer::Accept, peer, accept.exchange, digest_of(&message));
+                self.history.find(verdict);
             }
-            _ => None,
-        };
-        if let Some((number, terms)) = answer {
-            let verdict = host.answers.give(Answer::Accept, peer, number, terms);
-            self.history.find(verdict);
+            _ => {}
         }
-        let liar = host.liar.as_mut();
-        let (message, old) = match liar {
+        let (message, old) = match host.liar.as_mut() {
             None => (message, None),
             Some(liar) => {
                 let message = liar.says(message);
@@ -287,15 +280,9 @@ impl Swarm {
         let to = known.other_end(index);
         let opens_at = known.opens_at(to);
         let [first, second] = self.network.message_delays(index, to);
-        let mut push = |delay: Duration, message: Message| {
-            let arrived = Happening::MessageArrived { link, to, message: Box::new(message) };
+        for delay in [second, first].into_iter().flatten() {
+            let arrived = Happening::MessageArrived { link, to, message: Box::new(message.clone()) };
             self.queue.push((self.queue.now() + delay).max(opens_at), arrived);
-        };
-        if let Some(delay) = second {
-            push(delay, message.clone());
-        }
-        if let Some(delay) = first {
-            push(delay, message);
         }
         self.wear(link);
     }

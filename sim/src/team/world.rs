@@ -162,10 +162,7 @@ impl World<'_> {
         let Some(machine) = &mut self.owner.machine else { return };
         self.events += 1;
         machine.handle(now, event);
-        let mut effects = Vec::new();
-        while let Some(effect) = machine.poll_effect() {
-            effects.push(effect);
-        }
+        let effects: Vec<_> = std::iter::from_fn(|| machine.poll_effect()).collect();
         let (waiting, under_way) = machine.waiting_and_under_way();
         let most = murmur_protocol::team::bounds::IN_FLIGHT_MAX as usize;
         self.ledger.check_bound("the captain", "streams wait", waiting, 2 * most);
@@ -326,10 +323,7 @@ impl World<'_> {
             self.queue.push(now + lender.leaves_for, Happening::Fault(back));
         }
         machine.handle(now, event);
-        let mut effects = Vec::new();
-        while let Some(effect) = machine.poll_effect() {
-            effects.push(effect);
-        }
+        let effects: Vec<_> = std::iter::from_fn(|| machine.poll_effect()).collect();
         lender.check(&mut self.ledger);
         effects.into_iter().for_each(|effect| self.carry_out_helpers(helper, effect));
         let lender = &mut self.lenders[helper];
