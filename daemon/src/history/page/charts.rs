@@ -106,12 +106,8 @@ pub(super) fn scores(text: &mut String, history: &History, names: &Names) {
         false => ("Accuracy on held-out examples", "Accuracy is the share of examples whose class is told rightly."),
     };
     paragraph(text, "", &format!("Each node holds out some of its own data. {words}"));
-    let (begin, end) = history.times();
-    let (unit, scale) = time_unit(end - begin);
-    let curves = curves(history, names, values, &move |place| (place.time - begin) / scale);
-    let x_label = format!("{unit} since the beginning");
-    let chart = Chart { title: title.to_owned(), x_label, y_label: title.to_owned(), curves, ..Chart::default() };
-    text.push_str(&chart.to_svg());
+    let chart = Chart { title: title.to_owned(), y_label: title.to_owned(), ..Chart::default() };
+    over_time(text, history, names, values, chart);
     let row = |(id, node): (&String, &NodeHistory)| {
         let sample = node.sample.clone().unwrap_or_default();
         let shown = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
@@ -144,18 +140,9 @@ pub(super) fn agreement(text: &mut String, history: &History, names: &Names) {
         band.low, band.high, band.drifting
     );
     paragraph(text, "", &meaning);
-    let (begin, end) = history.times();
-    let (unit, scale) = time_unit(end - begin);
-    let curves = curves(history, names, values, &move |place| (place.time - begin) / scale);
-    let chart = Chart {
-        title: "Disagreement ratio".to_owned(),
-        x_label: format!("{unit} since the beginning"),
-        y_label: "ratio".to_owned(),
-        curves,
-        healthy: Some((band.low, band.high, format!("healthy: {} to {}", band.low, band.high))),
-        ..Chart::default()
-    };
-    text.push_str(&chart.to_svg());
+    let healthy = Some((band.low, band.high, format!("healthy: {} to {}", band.low, band.high)));
+    let (title, y_label) = ("Disagreement ratio".to_owned(), "ratio".to_owned());
+    over_time(text, history, names, values, Chart { title, y_label, healthy, ..Chart::default() });
 }
 
 /// Tokens a second.
@@ -166,17 +153,22 @@ pub(super) fn speed(text: &mut String, history: &History, names: &Names) {
         paragraph(text, "", "No speed is known: no step was done.");
         return;
     }
+    let (title, y_label) = ("Speed of training".to_owned(), "tokens or images a second".to_owned());
+    over_time(text, history, names, values, Chart { title, y_label, ..Chart::default() });
+}
+
+/// Draws values against the time since the beginning.
+fn over_time(
+    text: &mut String,
+    history: &History,
+    names: &Names,
+    values: impl Fn(&NodeHistory) -> Vec<Value>,
+    chart: Chart,
+) {
     let (begin, end) = history.times();
     let (unit, scale) = time_unit(end - begin);
     let curves = curves(history, names, values, &move |place| (place.time - begin) / scale);
-    let chart = Chart {
-        title: "Speed of training".to_owned(),
-        x_label: format!("{unit} since the beginning"),
-        y_label: "tokens or images a second".to_owned(),
-        curves,
-        ..Chart::default()
-    };
-    text.push_str(&chart.to_svg());
+    text.push_str(&Chart { x_label: format!("{unit} since the beginning"), curves, ..chart }.to_svg());
 }
 
 fn known(node: &NodeHistory, value: impl Fn(&Point) -> Option<f64>) -> Vec<Value> {
