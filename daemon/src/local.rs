@@ -68,7 +68,7 @@ pub fn run(options: LocalOptions) -> anyhow::Result<()> {
     }
     let has_own_folder = options.directory.is_none();
     let folder = options.directory.clone().unwrap_or_else(|| new_folder(0));
-    let ended = run_in(options, &settings, manifest, folder.clone(), Swarms::default())?;
+    let ended = run_in(options, &settings, manifest, folder.clone(), Purpose::default())?;
     if has_own_folder {
         prune(&ended.map_or(folder, |ended| ended.folder));
     }
@@ -90,13 +90,13 @@ pub(crate) fn train(
     settings.data.files = files;
     let settings = brought(&options, settings)?;
     let manifest = manifest(&options, &settings)?;
-    let swarms = Swarms { series: None, twins: twins.map(Path::to_owned), trial: Some(trial) };
-    run_in(options, &settings, manifest, folder.to_owned(), swarms)
+    let purpose = Purpose { series: None, twins: twins.map(Path::to_owned), trial: Some(trial) };
+    run_in(options, &settings, manifest, folder.to_owned(), purpose)
 }
 
-/// What a swarm has to do with others.
+/// What a swarm is trained for, where that is not itself alone.
 #[derive(Default)]
-struct Swarms<'hosts> {
+struct Purpose<'hosts> {
     /// The comparison that it belongs to.
     series: Option<Series>,
     /// The folder of another swarm, whose daemons these are without each other.
@@ -119,7 +119,7 @@ fn run_in(
     settings: &NodeSettings,
     manifest: RunManifest,
     folder: PathBuf,
-    Swarms { series, twins, trial }: Swarms<'_>,
+    Purpose { series, twins, trial }: Purpose<'_>,
 ) -> anyhow::Result<Option<Ended>> {
     check_owner(&folder, &manifest)?;
     // Programs hear of the same daemons, and have the same summary as before.

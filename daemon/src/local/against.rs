@@ -12,7 +12,7 @@ use murmur_protocol::RunManifest;
 use murmur_sim::report::Table;
 use serde_json::json;
 
-use super::{Ended, Summary, Swarms, new_folder, prune, run_in};
+use super::{Ended, Purpose, Summary, new_folder, prune, run_in};
 use crate::cli::LocalOptions;
 use crate::console::{Console, note, print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
@@ -57,8 +57,8 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
             let first = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let name = series.get_or_insert(first).clone();
             let series = Series { name, alone: twins.is_some() };
-            let swarms = Swarms { series: Some(series), twins, trial: None };
-            run_in(own, settings, manifest.clone(), folder, swarms)
+            let purpose = Purpose { series: Some(series), twins, trial: None };
+            run_in(own, settings, manifest.clone(), folder, purpose)
         };
         let interrupted = || Failure::new(ExitCode::Interrupted, "interrupted: there is no comparison");
         let together = side("together", 0, None)?.ok_or_else(interrupted)?;

@@ -16,7 +16,7 @@ fn a_new_folder_goes_where_nothing_begins_in_it_and_one_that_was_there_stays() {
     std::fs::create_dir(&there).expect("created");
     for place in [folder.path().join("new"), there.clone()] {
         let options = options(&place);
-        assert!(run_in(options, &settings, manifest.clone(), place, Swarms::default()).is_err(), "no such data");
+        assert!(run_in(options, &settings, manifest.clone(), place, Purpose::default()).is_err(), "no such data");
     }
     assert!(there.exists() && !folder.path().join("new").exists());
 }
