@@ -16,7 +16,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Runs a command of the shell on it; `None` where there is no tmux.
+    /// Runs a command of the shell on it; `None`, and a line that says so, where there is no tmux.
     pub fn open(columns: usize, rows: usize, folder: &Path, command: &str) -> Option<Terminal> {
         let terminal = Terminal { socket: folder.join("tmux").display().to_string() };
         let (columns, rows) = (columns.to_string(), rows.to_string());
@@ -24,7 +24,11 @@ impl Terminal {
         // the smallest, for the tests of the other session have deadlines.
         let command = format!("{{ echo 19 > /proc/self/autogroup; }} 2>/dev/null; {command}");
         let begin = ["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", &rows, &command];
-        terminal.tmux(&begin).map(|_| terminal)
+        let begun = terminal.tmux(&begin);
+        if begun.is_none() {
+            println!("skipped: there is no tmux");
+        }
+        begun.map(|_| terminal)
     }
 
     /// What a command of tmux says; `None` where there is none.

@@ -28,10 +28,7 @@ fn the_view_does_not_pile_up_with_more_daemons_than_rows_nor_when_the_terminal_c
     let place = Place::new(TINY_RUN);
     let swarm = place.at("swarm");
     let command = format!("{MURMUR} local -n 8 --threads 1 --directory {} {}; cat", swarm.display(), place.run_file());
-    let Some(terminal) = Terminal::open(80, 8, place.path(), &command) else {
-        eprintln!("skipped: there is no tmux");
-        return;
-    };
+    let Some(terminal) = Terminal::open(80, 8, place.path(), &command) else { return };
     let shown = wait_for_drawings(&terminal, "the view");
     assert!(tables(&shown) == 1 && shown.contains(" more, "), "{shown}");
     // tmux wraps what is there before it tells that it is narrower, so that some of one table may stay; no more with time.
@@ -77,10 +74,7 @@ fn a_terminal_that_moves_no_cursor_gets_plain_lines() {
     };
     let [usual, plain] = ["TERM=screen", "TERM=dumb"]
         .map(|terminal| std::thread::spawn(move || written(terminal, local, "mean validation loss")));
-    let Some(usual) = usual.join().expect("no panic") else {
-        eprintln!("skipped: there is no tmux");
-        return;
-    };
+    let Some(usual) = usual.join().expect("no panic") else { return };
     assert!(usual.contains('\u{1b}'), "the view moves the cursor: {usual:?}");
     let plain = plain.join().expect("no panic").expect("tmux is there");
     assert!(!plain.contains('\u{1b}') && plain.contains(" % · "), "{plain:?}");
@@ -96,10 +90,7 @@ fn the_log_of_a_daemon_that_was_started_on_a_terminal_is_plain_lines() {
     let start = format!("start -d {} --node {} --data-dir {} {own}", run_file.display(), at("node.toml"), at("node"));
     // In the environment of the other tests it pauses between steps: the view would be drawn for seconds.
     let command = format!("TERM=screen MURMUR_TRAINING_PERCENT=5 {MURMUR} {start}; cat");
-    let Some(terminal) = Terminal::open(80, 24, folder.path(), &command) else {
-        eprintln!("skipped: there is no tmux");
-        return;
-    };
+    let Some(terminal) = Terminal::open(80, 24, folder.path(), &command) else { return };
     terminal.wait_for("the terminal back", |shown| shown.contains("murmur stop "));
     let log = folder.path().join("node/log/daemon.log");
     let read = || std::fs::read_to_string(&log).unwrap_or_default();
@@ -113,10 +104,7 @@ fn what_an_interrupted_comparison_says_stands_in_lines_of_its_own() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let output = folder.path().join("compare").display().to_string();
     let command = format!("TERM=screen {MURMUR} compare --jobs 1 --nodes 2 --steps 40 --output {output}; cat");
-    let Some(terminal) = Terminal::open(50, 24, folder.path(), &command) else {
-        eprintln!("skipped: there is no tmux");
-        return;
-    };
+    let Some(terminal) = Terminal::open(50, 24, folder.path(), &command) else { return };
     terminal.wait_for("how far it is", |shown| shown.contains(" runs \u{b7} "));
     terminal.press("C-c");
     let shown = terminal.wait_for("what is said", |shown| shown.contains("at once"));
@@ -133,10 +121,7 @@ const REFUSED: &str = "'.";
 #[test]
 fn there_are_colours_but_for_those_who_decline_them() {
     let refused = |_: &Path| "start --port 0".to_owned();
-    let Some(usual) = written("TERM=screen", refused, REFUSED) else {
-        eprintln!("skipped: there is no tmux");
-        return;
-    };
+    let Some(usual) = written("TERM=screen", refused, REFUSED) else { return };
     assert!(usual.contains("\u{1b}[31m") || usual.contains("\u{1b}[1m"), "{usual:?}");
     let declined = written("TERM=screen NO_COLOR=1", refused, REFUSED).expect("tmux is there");
     assert!(!declined.contains('\u{1b}'), "{declined:?}");

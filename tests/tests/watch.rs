@@ -51,10 +51,7 @@ fn a_daemon_is_watched_on_a_terminal_that_is_given_back_in_the_end() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let daemon = start(folder.path(), "attic");
     let address = daemon.status_address();
-    let Some(terminal) = watch(folder.path(), &address) else {
-        println!("skipped: there is no tmux");
-        return;
-    };
+    let Some(terminal) = watch(folder.path(), &address) else { return };
     // A machine that reads a large program from its disk may tell of nothing new for some seconds first.
     let parts =
         ["murmur tiny", "attic", "trains alone: no member is connected", "loss own", "members 0", "machine ", "q quit"];
@@ -79,10 +76,7 @@ fn a_signal_gives_the_terminal_back_as_well() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let daemon = start(folder.path(), "attic");
     let address = daemon.status_address();
-    let Some(terminal) = watch(folder.path(), &address) else {
-        println!("skipped: there is no tmux");
-        return;
-    };
+    let Some(terminal) = watch(folder.path(), &address) else { return };
     terminal.wait_for("the first screen", |shown| shown.contains("machine "));
     let shell = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]).expect("tmux is there");
     let children = Command::new("ps").args(["-o", "pid=", "--ppid", shell.trim()]).output().expect("ps is there");
@@ -115,10 +109,7 @@ fn a_journal_goes_on_over_a_restart_and_is_played_again() {
     assert!(!token.contains("murmur1"), "no ticket is in it");
 
     let arguments = format!("{} --speed 100000 --ascii", directory.display());
-    let Some(terminal) = watch(folder.path(), &arguments) else {
-        println!("skipped: there is no tmux");
-        return;
-    };
+    let Some(terminal) = watch(folder.path(), &arguments) else { return };
     let shown = terminal.wait_for("the end of the journal", |shown| shown.contains("ended in order"));
     assert!(shown.contains("loss own ") && shown.is_ascii(), "{shown}");
     terminal.press("q");
