@@ -89,9 +89,9 @@ impl Reporter {
 
     pub(super) fn report(&self, picture: &Picture) -> NodeReport {
         let seconds = self.clock.elapsed().as_secs_f64();
-        let (steps, progress) = {
+        let (done, copies) = {
             let training = self.training.borrow();
-            (training.steps, training.progress)
+            ((training.steps, training.progress), training.copies)
         };
         let end = &picture.status.end;
         // With a limit of its own a node goes on to it, whatever the others' pace, unless the founder ends the run.
@@ -110,7 +110,7 @@ impl Reporter {
                 prediction: self.prediction,
                 parameters: self.parameters,
                 name: &self.name,
-                outlook: outlook.look(length, paced, steps, progress),
+                outlook: outlook.look(length, paced, done, copies),
                 state_bytes: self.state_bytes,
                 is_writing: self.writing.load(Ordering::Relaxed),
                 training: &self.training.borrow(),

@@ -62,6 +62,8 @@ impl OutlookReport {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outlook {
     looks: VecDeque<(f64, u64, f64)>,
+    /// Models copied before them.
+    copies: u64,
 }
 
 impl Length {
@@ -74,9 +76,15 @@ impl Length {
 }
 
 impl Outlook {
-    /// Looks at a node that has run for `seconds`; `None` while it joins, copies a model or waits for members: what is done then
-    /// is no pace of its own.
-    pub(crate) fn look(&mut self, length: Length, seconds: Option<f64>, own: u64, swarm: f64) -> OutlookReport {
+    /// Looks at a node that has run for `seconds` and has copied so many models; `None` while it joins, copies one or waits for
+    /// members: what is done then is no pace of its own, nor is what a copy lifts or lowers.
+    pub(crate) fn look(
+        &mut self,
+        length: Length,
+        seconds: Option<f64>,
+        (own, swarm): (u64, f64),
+        copies: u64,
+    ) -> OutlookReport {
         let share = length.share(own, swarm);
         let report =
             OutlookReport { share, own_steps: length.own, swarm_steps: length.swarm, ..OutlookReport::default() };
@@ -84,8 +92,7 @@ impl Outlook {
             self.looks.clear();
             return report;
         };
-        // A copied model.
-        if self.looks.back().is_some_and(|(_, _, last)| swarm < *last) {
+        if std::mem::replace(&mut self.copies, copies) != copies {
             self.looks.clear();
         }
         if self.looks.back().is_none_or(|(last, ..)| seconds - last >= LOOK_SECONDS) {
@@ -116,12 +123,12 @@ mod tests {
     fn the_time_left_is_that_of_the_present_pace() {
         let mut outlook = Outlook::default();
         let length = Length { own: None, swarm: Some(1000) };
-        assert_eq!(outlook.look(length, Some(0.0), 0, 0.0).seconds_left, None);
+        assert_eq!(outlook.look(length, Some(0.0), (0, 0.0), 0).seconds_left, None);
         let mut last = OutlookReport::default();
         for second in 1..=200 {
             // Ten steps a second at first, then one.
             let swarm = if second <= 50 { 10 * second } else { 450 + second };
-            last = outlook.look(length, Some(second as f64), 0, swarm as f64);
+            last = outlook.look(length, Some(second as f64), (0, swarm as f64), 0);
         }
         assert_eq!(last.share, Some(0.65));
         assert!((last.seconds_left.expect("known") - 350.0).abs() < 5.0, "{last:?}");
@@ -135,7 +142,7 @@ mod tests {
         let mut left = |second: u32| {
             let is_copying = (8..13).contains(&second) || second < 5;
             let swarm = if second < 13 { 0.0 } else { 400.0 + 10.0 * f64::from(second - 13) };
-            outlook.look(length, (!is_copying).then_some(f64::from(second)), 0, swarm).seconds_left
+            outlook.look(length, (!is_copying).then_some(f64::from(second)), (0, swarm), 0).seconds_left
         };
         let told: Vec<Option<f64>> = (0..20).map(&mut left).collect();
         assert_eq!(told[..16], [None; 16], "no pace is known before three seconds of training");
@@ -143,20 +150,40 @@ mod tests {
         assert_eq!((rounded(16), rounded(19)), (Some(57.0), Some(54.0)));
     }
 
+    /// Of a member that came back with an old checkpoint: it trains at once, and the newer model comes between two looks.
+    #[test]
+    fn a_copy_that_comes_between_two_looks_is_no_pace_and_a_slower_partner_hides_none() {
+        let mut outlook = Outlook::default();
+        let length = Length { own: None, swarm: Some(3000) };
+        let mut left = |second: u32| {
+            let copies = u64::from(second >= 10);
+            // A step a second; every fifth one is half taken back by an exchange.
+            let made = f64::from(second) - 1.5 * f64::from(second / 5);
+            let swarm = if copies == 0 { made } else { 1959.0 + made };
+            outlook.look(length, Some(f64::from(second)), (0, swarm), copies).seconds_left
+        };
+        let told: Vec<Option<f64>> = (0..120).map(&mut left).collect();
+        assert_eq!(told[10..13], [None; 3], "a new pace is measured");
+        for (second, left) in told.iter().enumerate().skip(20) {
+            assert!(left.is_some_and(|left| (800.0..2400.0).contains(&left)), "{left:?} after {second} s");
+        }
+    }
+
     #[test]
     fn the_nearer_end_counts() {
         let length = Length { own: Some(400), swarm: Some(10_000) };
-        let report = Outlook::default().look(length, Some(1.0), 100, 1000.0);
+        let report = Outlook::default().look(length, Some(1.0), (100, 1000.0), 0);
         assert_eq!((report.share, report.own_steps, report.swarm_steps), (Some(0.25), Some(400), Some(10_000)));
         assert_eq!(report.nearer(100, 1000.0), Length { own: Some(400), swarm: None });
         // The founder has finished the run.
-        let report = Outlook::default().look(Length { own: Some(1200), swarm: Some(118) }, Some(1.0), 116, 118.0);
+        let length = Length { own: Some(1200), swarm: Some(118) };
+        let report = Outlook::default().look(length, Some(1.0), (116, 118.0), 0);
         assert_eq!(report.nearer(116, 118.0), Length { own: None, swarm: Some(118) });
     }
 
     #[test]
     fn without_an_end_nothing_is_left() {
-        let report = Outlook::default().look(Length::default(), Some(10.0), 100, 1000.0);
+        let report = Outlook::default().look(Length::default(), Some(10.0), (100, 1000.0), 0);
         assert_eq!(report, OutlookReport::default());
     }
 
@@ -164,7 +191,7 @@ mod tests {
     fn at_the_end_no_time_is_left() {
         let mut outlook = Outlook::default();
         let length = Length { own: Some(10), swarm: None };
-        outlook.look(length, Some(0.0), 5, 5.0);
-        assert_eq!(outlook.look(length, Some(9.0), 12, 5.0).seconds_left, Some(0.0));
+        outlook.look(length, Some(0.0), (5, 5.0), 0);
+        assert_eq!(outlook.look(length, Some(9.0), (12, 5.0), 0).seconds_left, Some(0.0));
     }
 }

@@ -21,6 +21,7 @@ impl TrainerThread {
                 tracing::debug!("a peer's model is loaded");
                 self.view.completed = false;
                 self.view.progress = progress;
+                self.view.copies += 1;
                 // The core goes on from here: no report may show what was before.
                 self.show();
                 true

@@ -11,6 +11,8 @@ pub struct TrainingView {
     pub steps: u64,
     /// Swarm progress, in steps.
     pub progress: f64,
+    /// Models copied from members.
+    pub copies: u64,
     /// Running average of the training loss, in nats per byte, token or image.
     pub loss: Option<f64>,
     /// At the last evaluation, in nats per byte, token or image.
