@@ -16,7 +16,7 @@ pub use machine::{Measured, check_machine};
 pub use privacy::check_privacy;
 pub use storage::check_storage;
 pub use swarm::{Found, WATCHING, ask_swarm, check_ports};
-pub(crate) use team::check_team;
+pub(crate) use team::{check_team, own_speed};
 pub use verdict::verdict;
 
 use serde::Serialize;

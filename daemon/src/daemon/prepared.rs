@@ -13,6 +13,7 @@ use murmur_training::{Corpus, Engine, PretrainedBase, TrainingOptions, clear_pre
 use super::Plan;
 use super::configured::start;
 use crate::console::{Console, FinishedRun, note};
+use crate::doctor::own_speed;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::expected_traffic::ExpectedTraffic;
 use crate::limits::{daily_traffic, memory_check};
@@ -206,7 +207,11 @@ fn in_team(
         _ => base_model::weights(manifest, settings, base, options.weightless)?.map_or(TeamBase::None, TeamBase::Held),
     };
     let own = Own { identity, manifest, settings, device: &devices.all[0], options, console: *console };
-    let (team, helpers) = captain::prepare(&own, lines)?;
+    // What a team is compared with, as `murmur doctor` measures it.
+    note("measuring   some steps of the run's model on this machine alone");
+    let speed = own_speed(manifest, settings, devices);
+    let (mut team, helpers) = captain::prepare(&own, lines)?;
+    team.place.operations_per_second = speed.unwrap_or(team.place.operations_per_second);
     let engine = Engine::in_team(manifest, base, corpus, node(plan), team, options);
     Ok((engine.context("cannot set up the model in a team")?, helpers))
 }

@@ -104,6 +104,13 @@ pub(crate) fn measure_briefly(
     Some((Duration::from_secs_f64(times.step_seconds), parameters))
 }
 
+/// The same whatever a step takes, in seconds, with the pauses that the settings ask for; `None` also where the model has no room here.
+pub(super) fn measure_step(manifest: &RunManifest, settings: &NodeSettings) -> Option<f64> {
+    let devices = Devices::open(&settings.training).ok()?;
+    let arranged = arrange(manifest, &settings.training, &devices).ok()?;
+    take_steps(manifest, &arranged.arrangement, settings, MEASURING_BRIEFLY).ok().map(|(times, _)| times.step_seconds)
+}
+
 struct Times {
     step_seconds: f64,
     tokens_per_second: f64,

@@ -10,7 +10,8 @@ use murmur_training::ops::Kernels;
 use murmur_training::team::{captain_needs, costs};
 use tokio::runtime::Runtime;
 
-use super::{Finding, Measured, machine};
+use super::machine::measure_step;
+use super::{Finding, Measured};
 use crate::console::figures::count;
 use crate::console::{Console, human_bytes};
 use crate::failure::{ExitCode, Failure};
@@ -49,13 +50,12 @@ pub(crate) fn check_team(
     let kernels = if device.is_cpu() { Kernels::Fused } else { Kernels::Cuda };
     let (costs, microbatches) = planned(manifest, &options, (wire, threads, kernels));
     let of_machine = captain::place(&Own { manifest, ..own });
-    let step = |seconds: f64| operations(&costs, microbatches) / seconds;
+    let with = (&options, wire, threads, kernels);
     let speed = match alone {
-        Some(measured) => step(measured.step_seconds),
-        None => {
-            own_speed(&short, settings, (&options, wire, threads, kernels)).unwrap_or(of_machine.operations_per_second)
-        }
+        Some(measured) => Some(operations(&costs, microbatches) / measured.step_seconds),
+        None => speed_with(&short, settings, with),
     };
+    let speed = speed.unwrap_or(of_machine.operations_per_second);
     // The fastest of its ways says what its own link bears at least.
     let rate =
         |cap: f64, of: fn(&Link) -> f64| found.iter().map(|(_, place)| of(&place.link)).fold(0.0, f64::max).min(cap);
@@ -95,15 +95,22 @@ fn operations(costs: &ModelCosts, microbatches: u32) -> f64 {
     f64::from(microbatches) * (embedding.operations + head.operations + f64::from(*layers) * layer.operations)
 }
 
-/// Where the whole model does not fit: what this machine reaches with some layers of it.
-fn own_speed(
-    short: &RunManifest,
+/// Operations a second that a captain reaches in steps of the run's model, or of some of its layers where it has no room for all: what a
+/// team is compared with. `None` where it can take no step.
+pub(crate) fn own_speed(manifest: &RunManifest, settings: &NodeSettings, devices: &Devices) -> Option<f64> {
+    let kernels = if devices.all[0].is_cpu() { Kernels::Fused } else { Kernels::Cuda };
+    let options = devices.options(&settings.training);
+    let with = (&options, captain::wire(settings), rayon::current_num_threads(), kernels);
+    speed_with(manifest, settings, with).or_else(|| speed_with(&trial::shortened(manifest), settings, with))
+}
+
+fn speed_with(
+    manifest: &RunManifest,
     settings: &NodeSettings,
     (options, wire, threads, kernels): (&TrainingOptions, Wire, usize, Kernels),
 ) -> Option<f64> {
-    let measured = machine::check_machine(short, settings, &mut Vec::new())?;
-    let (costs, microbatches) = planned(short, options, (wire, threads, kernels));
-    Some(operations(&costs, microbatches) / measured.step_seconds)
+    let (costs, microbatches) = planned(manifest, options, (wire, threads, kernels));
+    measure_step(manifest, settings).map(|seconds| operations(&costs, microbatches) / seconds)
 }
 
 /// A helper's machine and link, measured.

@@ -222,7 +222,6 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
             .hint("give training.memory_gigabytes more, close other programs, or let the larger machine be the captain")
             .into());
     }
-    let fits_here = team::fits_here(manifest, &own.options, with, &place);
     let (wire, threads, _) = with;
     let (console, (events_to, events)) = (*console, mpsc::channel(EVENTS_MAX));
     let (mut there, run) = (BTreeSet::new(), (*manifest).clone());
@@ -235,7 +234,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
             _ => {}
         }
         let of_cut = if let TeamNotice::CutTaken { cut, .. } = notice { words::of_exchanges(&run, cut) } else { None };
-        for text in words::of_captain(notice, fits_here, there.len()).into_iter().chain(of_cut) {
+        for text in words::of_captain(notice, there.len()).into_iter().chain(of_cut) {
             // Where the journal does not keep up, it misses one.
             let _ = events_to.try_send(format!("team: {text}"));
             match console {

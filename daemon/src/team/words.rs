@@ -22,7 +22,7 @@ pub(crate) fn described(cut: &Cut) -> String {
 }
 
 /// What a captain's owner, who has so many helpers now, is told; none of what is of no use to it.
-pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool, helpers: usize) -> Option<String> {
+pub(crate) fn of_captain(notice: &TeamNotice, helpers: usize) -> Option<String> {
     Some(match notice {
         TeamNotice::HelperOffered { helper } => format!("helper {} is there", helper.short()),
         TeamNotice::HelperLost { helper, reason } => format!("helper {} {}", helper.short(), lost(*reason)),
@@ -36,15 +36,20 @@ pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool, helpers: usize) -
             format!("helper {} reaches nobody of the swarm: this node exchanges for it", helper.short())
         }
         TeamNotice::CutTaken { cut, .. } if cut.of_helpers().next().is_none() => {
-            let why = if helpers == 0 { "no helper is there" } else { "helpers would only slow it down" };
+            let why = match helpers {
+                0 => "no helper is there".to_owned(),
+                _ => format!("a team would not be faster{}", expected(cut.tokens_per_second)),
+            };
             format!("{}: the model fits here, and {why}", described(cut))
         }
-        TeamNotice::CutTaken { cut, .. } => {
-            let why = if fits_here { "faster than here alone" } else { "the model does not fit here" };
-            let rate = cut.tokens_per_second;
-            let expected =
-                if rate >= 1.0 { format!(", {} tokens/s expected", count(rate.round() as u64)) } else { String::new() };
-            format!("{} ({why}{expected})", described(cut))
+        TeamNotice::CutTaken { cut, alone, .. } => {
+            let (why, beside) = match alone {
+                None => ("the model does not fit here", String::new()),
+                Some(alone) => ("faster than here alone", format!(", alone {}", count(alone.round() as u64))),
+            };
+            let expected = expected(cut.tokens_per_second);
+            let beside = if expected.is_empty() { "" } else { &beside };
+            format!("{} ({why}{expected}{beside})", described(cut))
         }
         TeamNotice::Waiting { missing_bytes: 0 } => "waits for helpers".to_owned(),
         TeamNotice::Waiting { missing_bytes } => format!("waits for a helper with {}", human_bytes(*missing_bytes)),
@@ -65,6 +70,12 @@ pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool, helpers: usize) -
         TeamNotice::LoadFailed { reason } => format!("this machine cannot take its part: {reason}"),
         TeamNotice::CaptainLost { .. } | TeamNotice::StageLoaded { .. } | TeamNotice::StageUnloaded => return None,
     })
+}
+
+/// Nothing where it is less than one.
+fn expected(tokens_per_second: f64) -> String {
+    let rate = tokens_per_second.round() as u64;
+    if rate > 0 { format!(", {} tokens/s expected", count(rate)) } else { String::new() }
 }
 
 /// Who exchanges what of a cut with the swarm, where the run cuts its fragments at layers.
@@ -127,17 +138,17 @@ mod tests {
             in_flight: 1,
         };
         let stages = vec![stage(None, 0, 0), stage(Some(helper), 0, 8), stage(None, 8, 12)];
-        let notice = TeamNotice::CutTaken { epoch: 1, cut: Cut { stages, tokens_per_second: 120.4 } };
-        let told = of_captain(&notice, false, 1).expect("told");
-        let name = helper.short();
-        assert_eq!(
-            told,
-            format!("layers 0-7 on {name}, 8-11 here (the model does not fit here, 120 tokens/s expected)")
-        );
+        let cut = Cut { stages, tokens_per_second: 120.4 };
+        let told = |alone| of_captain(&TeamNotice::CutTaken { epoch: 1, cut: cut.clone(), alone }, 1).expect("told");
+        let layers = format!("layers 0-7 on {}, 8-11 here", helper.short());
+        assert_eq!(told(None), format!("{layers} (the model does not fit here, 120 tokens/s expected)"));
+        let faster = "faster than here alone, 120 tokens/s expected, alone 99";
+        assert_eq!(told(Some(99.0)), format!("{layers} ({faster})"));
         let cut = Cut { stages: vec![stage(None, 0, 12)], tokens_per_second: 3.0 };
-        let alone = TeamNotice::CutTaken { epoch: 1, cut };
-        let why = |helpers| of_captain(&alone, true, helpers).expect("told");
+        let alone = TeamNotice::CutTaken { epoch: 1, cut, alone: Some(3.0) };
+        let why = |helpers| of_captain(&alone, helpers).expect("told");
         assert_eq!(why(0), "layers 0-11 here: the model fits here, and no helper is there");
-        assert_eq!(why(2), "layers 0-11 here: the model fits here, and helpers would only slow it down");
+        let not_faster = "layers 0-11 here: the model fits here, and a team would not be faster, 3 tokens/s expected";
+        assert_eq!(why(2), not_faster);
     }
 }

@@ -25,7 +25,7 @@ mod wire;
 
 pub use captain::TeamBase;
 pub use captain_thread::{OnNotice, TeamView};
-pub use costs::{captain_needs, costs, fits_here};
+pub use costs::{captain_needs, costs};
 pub use helper_thread::{HelperControl, HelperNews, HelperProgress, HelperThread, OnNews};
 pub use lent_member::NewMember;
 pub use lent_stage::HelperStage;

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::arrange::{Costs, Order, arrange};
-use super::bounds::{HELPERS_MAX, IN_FLIGHT_MAX};
+use super::bounds::{GAIN_MIN, HELPERS_MAX, IN_FLIGHT_MAX};
 use super::layers::LayerRange;
 use crate::peer::PeerId;
 
@@ -130,15 +130,17 @@ const HOP_STAGES_MAX: u32 = 3;
 const BORDERS_WORTH: f64 = 0.1;
 
 /// The cut with the most tokens a second over some of these helpers, in any order; at most [`HELPERS_MAX`] are looked at. A batch
-/// has so many microbatches. One whose stages end at the model's borders is taken where it is at most a tenth slower.
+/// has so many microbatches. One whose stages end at the model's borders is taken where it is at most a tenth slower; none over helpers
+/// where the captain alone is as fast but for [`GAIN_MIN`].
 ///
 /// # Errors
 /// Where none fits: the bytes that one more helper would have to have, at least.
 pub fn best(model: &ModelCosts, captain: &Place, helpers: &[(PeerId, Place)], microbatches: u32) -> Result<Cut, u64> {
     // Fewer helpers, and less that is held, where more gain nothing.
-    let best = [alone(model, captain, microbatches), best_team(model, captain, helpers, microbatches)];
-    let best = best.into_iter().flatten().reduce(faster);
-    best.ok_or_else(|| missing_bytes(model, captain, &helpers[..helpers.len().min(HELPERS_MAX)]))
+    let alone = alone(model, captain, microbatches);
+    let least = alone.as_ref().map_or(0.0, |alone| alone.tokens_per_second * (1.0 + GAIN_MIN));
+    let team = best_team(model, captain, helpers, microbatches).filter(|team| team.tokens_per_second > least);
+    team.or(alone).ok_or_else(|| missing_bytes(model, captain, &helpers[..helpers.len().min(HELPERS_MAX)]))
 }
 
 fn faster(one: Cut, other: Cut) -> Cut {

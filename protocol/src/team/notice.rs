@@ -88,6 +88,8 @@ pub enum TeamNotice {
         epoch: u64,
         /// Who has which layers.
         cut: Cut,
+        /// Predicted tokens a second of the captain alone; `None` where it has no room for the whole model.
+        alone: Option<f64>,
     },
     /// The captain could not build its own stages, or read out what it keeps. It is tried again now and then.
     LoadFailed {

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use murmur_protocol::RunManifest;
 use murmur_protocol::numerics::StreamCodec;
-use murmur_protocol::team::cut::alone;
-use murmur_protocol::team::{LayerCosts, ModelCosts, Place, Wire};
+use murmur_protocol::team::{LayerCosts, ModelCosts, Wire};
 
 use super::membership::borders;
 use super::part::PartLengths;
@@ -99,16 +98,6 @@ fn layers(layers: Range<u32>) -> StageSpec {
     StageSpec { layers, embeds: false, predicts: false }
 }
 
-/// Whether a machine could hold the whole of the run's model, as a captain without helpers.
-pub fn fits_here(
-    manifest: &RunManifest,
-    options: &TrainingOptions,
-    (wire, threads, kernels): (Wire, usize, Kernels),
-    place: &Place,
-) -> bool {
-    alone(&costs(manifest, options, threads, wire, kernels).0, place, 1).is_some()
-}
-
 /// Bytes that a captain needs at least, for embedding and head and for what it keeps of all layers where others have them, and about as
 /// many more for each layer that it has itself.
 pub fn captain_needs(
@@ -182,6 +171,7 @@ pub fn costs(
 #[cfg(test)]
 mod tests {
     use murmur_protocol::manifest::TransformerModel;
+    use murmur_protocol::team::Place;
 
     use super::*;
     use crate::measure::operations_per_token;

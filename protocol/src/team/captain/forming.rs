@@ -483,7 +483,9 @@ impl Captain {
             self.cut = Some(cut.clone());
             self.counts.cuts += 1;
             self.phase = Phase::Ready;
-            self.notice(TeamNotice::CutTaken { epoch: self.epoch, cut });
+            let alone = cut::alone(&self.config.model, &self.own_place(), self.config.lanes.microbatches());
+            let alone = alone.map(|alone| alone.tokens_per_second);
+            self.notice(TeamNotice::CutTaken { epoch: self.epoch, cut, alone });
         }
     }
 }
