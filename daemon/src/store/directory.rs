@@ -27,6 +27,7 @@ use murmur_protocol::{Address, PeerId, RunId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
 
 use super::{ELSEWHERE, LENDING, LOCAL, Lock, is_in_use, write_atomically, write_private};
+use crate::console::quoted;
 use crate::failure::{ExitCode, Failure, to_write};
 
 /// The membership secret of a closed run, in a data directory.
@@ -248,7 +249,11 @@ impl DataDirectory {
         };
         let differences = manifest.differences_in(&earlier, ["asked for", "in that directory"]).join("; ");
         let message = format!("{} belongs to another run: {differences}", root.display());
-        Err(Failure::new(ExitCode::Settings, message).hint("choose another directory with --data-dir"))
+        Err(Failure::new(ExitCode::Settings, message).hint(format!(
+            "choose another directory with --data-dir, or another run.name in the run file; or remove the run that is there: murmur \
+             remove {}",
+            quoted(root)
+        )))
     }
 
     /// Whether a directory may be a daemon's.
@@ -397,6 +402,8 @@ mod tests {
         other.run.seed = 9;
         let error = data.claim(&other).expect_err("another run");
         assert!(error.to_string().contains("run.seed: 9 asked for, 1 in that directory"), "{error}");
+        let remedy = error.downcast_ref::<Failure>().expect("a failure").remedy();
+        assert!(["--data-dir", "run.name", "murmur remove "].iter().all(|way| remedy.contains(way)), "{remedy}");
     }
 
     #[test]
