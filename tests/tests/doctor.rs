@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 
-use murmur_tests::{TINY_RUN, end_of, murmur};
+use murmur_tests::{TINY_RUN, end_of, murmur, run, text};
 use serde_json::Value;
 
 use crate::MURMUR;
@@ -65,6 +65,29 @@ fn a_taken_port_stands_in_the_way_and_comes_with_its_fix() {
         ports["health"] == "problem" && ports["fix"].as_str().is_some_and(|fix| fix.contains("--listen")),
         "{ports}"
     );
+}
+
+#[test]
+fn a_folder_of_another_run_stands_in_the_way_as_it_does_for_a_start() {
+    let place = Place::new(TINY_RUN);
+    let (node, other) = (place.at("node"), place.at("other.toml"));
+    let daemon = place.start("node", &[]);
+    daemon.wait_for("a step", |report| report.steps > 0);
+    daemon.stop();
+    std::fs::write(&other, TINY_RUN.replace("\"tiny\"", "\"other\"")).expect("written");
+    let asked = |command: &str, run_file: &str| {
+        let arguments = [command, run_file, "--data-dir", text(&node), "--listen", "/ip4/127.0.0.1/tcp/0"];
+        let more: &[&str] = if command == "doctor" { &["--run"] } else { &[] };
+        let output = run(MURMUR, &[&arguments[..1], more, &arguments[1..]].concat());
+        let told = [output.stdout, output.stderr].map(|told| String::from_utf8_lossy(&told).into_owned()).concat();
+        (output.status.code(), told)
+    };
+    for command in ["doctor", "start"] {
+        let (code, told) = asked(command, text(&other));
+        assert!(code == Some(3) && told.contains("belongs to another run: run.name: "), "{code:?} {told}");
+    }
+    let (code, told) = asked("doctor", place.run_file());
+    assert_eq!(code, Some(0), "its own run: {told}");
 }
 
 #[test]

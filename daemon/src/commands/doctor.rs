@@ -61,6 +61,8 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let (manifest, found) = match destination.bootstrap.is_empty() {
         true => {
             let manifest = own_run(options, &mut settings)?;
+            let owner = check_owner(&manifest, &settings);
+            findings.extend(owner.err().map(|failure| Finding::of_failure("disk", &failure)));
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, None)?;
             runtime.block_on(doctor::check_ports(config, &mut findings));
             findings.push(runtime.block_on(doctor::check_clock(None)));
@@ -155,6 +157,20 @@ fn machine(
         let parameters = murmur_training::trained_layout(manifest).parameters();
         Some(Measured { parameters, step_seconds: tokens / tokens_per_second, tokens_per_second })
     })
+}
+
+/// Whether `murmur start` may begin a run in its place on this machine, as far as is known before it has the founder and the shards.
+fn check_owner(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
+    let (directory, mut manifest) = (directory_of(manifest, settings), manifest.clone());
+    if let Some(claimed) = DataDirectory::claimed(&directory)? {
+        if manifest.run.founder.is_empty() {
+            manifest.run.founder = claimed.run.founder;
+        }
+        if manifest.data.share && manifest.data.shards.is_empty() {
+            manifest.data = claimed.data;
+        }
+    }
+    DataDirectory::check_owner_of(&directory, &manifest)
 }
 
 /// That with which a daemon would end, where all problems have the same.
