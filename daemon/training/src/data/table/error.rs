@@ -69,6 +69,9 @@ pub enum TableError {
     /// A file that holds no table.
     #[error("data file {0} cannot be read as a table: {1}")]
     NotATable(PathBuf, String),
+    /// No row in all of the files, of which this is the last, or statistics of none.
+    #[error("{0} holds no row")]
+    NoRows(PathBuf),
     /// A row that cannot be read.
     #[error("{0}: {1}")]
     BadRow(Place, String),
@@ -170,6 +173,7 @@ impl TableError {
             TableError::NotATable(..) => {
                 "CSV with a header, JSON Lines and Parquet are read; the first two also compressed with gzip"
             }
+            TableError::NoRows(_) => "give a table with rows below its header, or statistics of one",
             TableError::BadRow(..) => "correct or remove the row",
             TableError::NoColumn { .. } => {
                 "every table of a run has the same columns: [table] in the run file names them"

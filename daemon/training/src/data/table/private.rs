@@ -97,7 +97,10 @@ impl TableStatistics {
             TableTask::Classification => {}
         }
         let (sums, rows) = sums(manifest, &paths, &ranged)?;
-        let mechanism = Mechanism { records: rows.max(1), batch: rows.max(1), noise: 1.0 };
+        if rows == 0 {
+            return Err(TableError::NoRows(paths.last().cloned().unwrap_or_default()).into());
+        }
+        let mechanism = Mechanism { records: rows, batch: rows, noise: 1.0 };
         let noise = mechanism.noise_for(1, budget).ok_or(TableError::NoNoise(budget.epsilon))?;
         let of_target = if table.task == TableTask::Classification { 1.0 } else { 0.0 };
         let deviation = noise * (3.0 * ranged.len() as f64 + of_target).sqrt();

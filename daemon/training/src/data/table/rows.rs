@@ -169,12 +169,13 @@ impl NewRows {
         let target = &manifest.table.target;
         let (mut inputs, mut has_target, mut targets) = (Vec::new(), Vec::new(), Targets::none(manifest.table.task));
         let mut unknown: Option<(usize, String)> = None;
-        for path in list_files(DataSource::Table, paths)? {
+        let paths = list_files(DataSource::Table, paths)?;
+        for path in &paths {
             let mut columns = encoder.columns().to_vec();
-            if columns_of(&path)?.contains(target) {
+            if columns_of(path)?.contains(target) {
                 columns.push(target.clone());
             }
-            each_row(&path, &columns, &mut |place, cells| {
+            each_row(path, &columns, &mut |place, cells| {
                 let (of_inputs, of_target) = cells.split_at(encoder.columns().len());
                 if encoder.encode(&place, of_inputs, Unknown::Ignored, &mut inputs)? {
                     unknown.get_or_insert_with(|| (0, place.to_string())).0 += 1;
@@ -188,6 +189,9 @@ impl NewRows {
                 }));
                 Ok(())
             })?;
+        }
+        if has_target.is_empty() {
+            return Err(TableError::NoRows(paths.last().cloned().unwrap_or_default()).into());
         }
         let targets = match targets {
             Targets::Classes(labels) => RowTargets::Classes { weights: vec![1.0; labels.len()], labels },

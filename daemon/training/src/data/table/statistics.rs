@@ -226,6 +226,9 @@ impl TableStatistics {
             })?;
         }
         let source = paths.last().cloned().unwrap_or_default();
+        if rows == 0 {
+            return Err(TableError::NoRows(source).into());
+        }
         let columns = gathered.into_iter().map(|column| column.finish(&source));
         let mut columns = columns.collect::<Result<Vec<_>, TableError>>()?;
         let target = columns.pop().expect("the target is the last column");
@@ -254,6 +257,9 @@ impl TableStatistics {
         let mut read: TableStatistics = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         if read.version != VERSION {
             return Err(wrong(format!("version {}, and {VERSION} is read here", read.version)).into());
+        }
+        if read.rows == 0 {
+            return Err(TableError::NoRows(path.to_owned()).into());
         }
         let is_number = |column: &ColumnStatistics| match &column.values {
             Values::Numbers(Moments { count, mean, squares }) => {

@@ -329,6 +329,32 @@ fn statistics_with_noise_are_near_where_rows_are_many_and_need_what_the_data_mus
     assert_ne!(exact.to_text(), statistics.to_text());
 }
 
+/// `murmur statistics`, `start` and `predict` alike.
+#[test]
+fn a_table_of_no_row_is_refused_wherever_it_is_read() {
+    let folder = Folder::new();
+    let mut manifest = manifest();
+    manifest.data.class_names = vec!["no".to_owned(), "yes".to_owned()];
+    let table = folder.write("some.csv", "age,ill\n1,no\n2,yes\n3,no\n4,yes\n");
+    let head = [folder.write("head.csv", "age,ill\n")];
+    let refused = "head.csv holds no row";
+    let told = TableStatistics::gather(&manifest, &head).expect_err("no row").to_string();
+    assert!(told.ends_with(refused), "{told}");
+    let of_some = TableStatistics::gather(&manifest, std::slice::from_ref(&table)).expect("rows").to_text();
+    let of_none = folder.write("zero.json", &of_some.replace("\"rows\": 4", "\"rows\": 0"));
+    let place = DataPlace { statistics: vec![of_none], ..place(std::slice::from_ref(&table)) };
+    let told = place.complete(manifest.clone()).expect_err("statistics of no row").to_string();
+    assert!(told.ends_with("zero.json holds no row"), "{told}");
+    let founded = found(&manifest, &[table]).expect("a run");
+    let told = NewRows::open(&founded, &head).err().expect("nothing to predict").to_string();
+    assert!(told.ends_with(refused), "{told}");
+    manifest.table.numbers = vec!["age".to_owned()];
+    manifest.table.ranges = vec![("age".to_owned(), 0.0, 120.0)];
+    let budget = Budget { epsilon: 1.0, delta: 1e-5 };
+    let noised = TableStatistics::gather_privately(&manifest, &head, budget, &SecretKey::new([1; 32]));
+    assert!(noised.expect_err("no row").to_string().ends_with(refused));
+}
+
 #[test]
 fn statistics_of_a_run_file_with_another_order_stay_with_their_columns() {
     let folder = Folder::new();
