@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use murmur_protocol::manifest::{BaseSpec, ModelSpec, OptimizerSpec, RunManifest, ScheduleSpec, TransformerModel};
 use murmur_sim::compare::{ALL, Fault, LEARNING_RATES, Links, Method, Plan, Setting};
-use murmur_sim::{LatencySpec, Text, TransformerSpec};
+use murmur_sim::{LatencySpec, Text, TrainerSpecError, TransformerSpec};
 use murmur_training::model::transformer::transformer_layout;
 use serde::Deserialize;
 
@@ -69,8 +69,8 @@ pub(super) fn plan(options: &CompareOptions) -> Result<Plan, Failure> {
     };
     plan.base.trainer.check(&Default::default(), options.nodes).map_err(|error| {
         let of_data = options.data.as_ref().map_or(String::new(), |data| format!("{}: ", data.display()));
-        Failure::new(ExitCode::Settings, format!("{of_data}{error}"))
-            .hint("a longer text, a shorter context or fewer nodes")
+        let code = if matches!(error, TrainerSpecError::Corpus(_)) { ExitCode::Files } else { ExitCode::Settings };
+        Failure::new(code, format!("{of_data}{error}")).hint("a longer text, a shorter context or fewer nodes")
     })?;
     Ok(plan)
 }
@@ -238,5 +238,17 @@ mod tests {
         assert!(refused.to_string().contains("lora.toml fine-tunes a base"), "{refused}");
         assert!(refused.remedy().contains("compare reads [model] and [optimizer]"), "{}", refused.remedy());
         assert!(plan(&format!("{runs}/stories.toml")).is_ok());
+    }
+
+    #[test]
+    fn a_text_that_is_too_short_is_a_fault_of_the_file() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        for text in ["", "short"] {
+            let file = folder.path().join("text.txt");
+            std::fs::write(&file, text).expect("written");
+            let words = ["murmur", "compare", "--data", file.to_str().expect("UTF-8")];
+            let Command::Compare(options) = Cli::parse_from(words).command else { panic!() };
+            assert_eq!(super::plan(&options).expect_err("too short").code(), ExitCode::Files);
+        }
     }
 }
