@@ -171,6 +171,7 @@ class Refusals(Case):
         with self.assertRaises(murmur.NotRunning) as nobody:
             murmur.Node(address).status()
         self.assertIn("murmur list", nobody.exception.hint)
+        self.assertIn("`murmur status NAME` the address", nobody.exception.hint)
         with self.assertRaises(murmur.NotRunning):
             list(murmur.Node(address).records(follow=True))
 
