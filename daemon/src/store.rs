@@ -19,8 +19,8 @@ mod writer;
 
 pub use blocked::{keep_blocked, known_blocked};
 pub(crate) use checkpoint::ToWrite;
-pub(crate) use checkpoint::checkpoints_in;
 pub use checkpoint::{Checkpoint, Head, LastEvaluation, Refused, load_latest, newest_checkpoint};
+pub(crate) use checkpoint::{checkpoints_in, has_set_aside};
 pub use checkpoint_error::CheckpointError;
 pub use directory::{DataDirectory, SECRET_FILE};
 pub use finish::{keep_finish, known_end};

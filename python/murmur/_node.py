@@ -188,7 +188,7 @@ class Node:
             raise self._refusal(error) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            hint = "does it run? `murmur list` shows the runs of this machine, and `murmur status NAME` the address of one"
+            hint = "does it run? `murmur list` shows the runs of this machine, `murmur status NAME` the address of one"
             raise NotRunning(f"no daemon answers at {self.address}: {reason}", hint) from None
 
     def _refusal(self, error: urllib.error.HTTPError) -> MurmurError:

@@ -15,7 +15,7 @@ use super::chosen::checkpoint_path;
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 use crate::console::figures::{count, counted};
 use crate::console::output::StandardOutput;
-use crate::console::{Console, ModelText, note, print_line, screen};
+use crate::console::{Console, ModelText, note, print_line, quoted, screen};
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::limits::memory_check;
 use crate::remote;
@@ -24,7 +24,7 @@ use crate::setup::base_model::{self, pretrained_failure};
 use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::setup::devices::Devices;
 use crate::setup::sharing::held_out_corpus;
-use crate::store::{Checkpoint, load_latest, newest_checkpoint};
+use crate::store::{Checkpoint, has_set_aside, load_latest, newest_checkpoint};
 
 /// Which model it is, in a line.
 fn of_run(checkpoint: &Checkpoint) -> String {
@@ -351,7 +351,17 @@ pub(super) fn find(path: &Path) -> Result<Checkpoint, Failure> {
         note(&format!("warning: checkpoint refused: {}", refused.error));
     }
     checkpoint.ok_or_else(|| {
-        Failure::new(ExitCode::Files, format!("no usable checkpoint in {}", path.display()))
+        let shown = path.display();
+        if let Some(remedy) = refused.iter().find_map(|refused| refused.error.remedy()) {
+            return Failure::new(ExitCode::Files, format!("no checkpoint in {shown} can be used now")).hint(remedy);
+        }
+        if !refused.is_empty() || has_set_aside(&folder) {
+            return Failure::new(ExitCode::Files, format!("all checkpoints in {shown} are damaged")).hint(format!(
+                "`murmur start --data-dir {}` copies the model from a member of its run; or restore them from a backup",
+                quoted(path)
+            ));
+        }
+        Failure::new(ExitCode::Files, format!("no usable checkpoint in {shown}"))
             .hint("give a daemon's data directory; `murmur start` and `murmur local` print theirs")
     })
 }
@@ -369,6 +379,25 @@ mod tests {
             format!("{{\"type\": \"WordLevel\", \"vocab\": {{\"?\": 0{}}}, \"unk_token\": \"?\"}}", words.concat());
         std::fs::write(path, format!("{{\"version\": \"1.0\", \"model\": {model}}}")).expect("written");
         Tokenizer::open(path).expect("a tokenizer").digest().to_owned()
+    }
+
+    #[test]
+    fn where_all_checkpoints_are_damaged_the_way_to_the_members_model_is_told() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let checkpoints = folder.path().join("checkpoints");
+        std::fs::create_dir(&checkpoints).expect("made");
+        let refused = || find(folder.path()).expect_err("none is usable");
+        assert!(refused().to_string().starts_with("no usable checkpoint in "), "there is none");
+        // As it lies there, and as a daemon that met it puts it aside.
+        for name in ["step-000000000007", "refused-step-000000000007"] {
+            let damaged = checkpoints.join(name);
+            std::fs::create_dir(&damaged).expect("made");
+            std::fs::write(damaged.join("checkpoint.json"), "{").expect("written");
+            let failure = refused();
+            assert!(failure.to_string().starts_with("all checkpoints in "), "{failure}");
+            assert!(failure.remedy().contains("murmur start --data-dir "), "{}", failure.remedy());
+            std::fs::remove_dir_all(damaged).expect("removed");
+        }
     }
 
     #[test]

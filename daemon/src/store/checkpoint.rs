@@ -199,6 +199,9 @@ pub(crate) fn checkpoints_in(folder: &Path) -> usize {
     checkpoint_folders(folder).len()
 }
 
+/// What the folder's name of a checkpoint that cannot be used begins with.
+const SET_ASIDE: &str = "refused-";
+
 /// A checkpoint that cannot be used.
 #[derive(Debug)]
 pub struct Refused {
@@ -216,8 +219,14 @@ impl Refused {
     /// Renames the folder to `refused-…`, so that it stays for whoever wants to look, and is not tried again.
     pub fn set_aside(&self) {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let _ = std::fs::rename(&self.path, self.path.with_file_name(format!("refused-{name}")));
+        let _ = std::fs::rename(&self.path, self.path.with_file_name(format!("{SET_ASIDE}{name}")));
     }
+}
+
+/// Whether a checkpoint in a folder was put aside because it cannot be used.
+pub(crate) fn has_set_aside(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(SET_ASIDE))
 }
 
 /// Newest first: names sort like their steps.
