@@ -1,8 +1,9 @@
-//! The runs of this machine: where their data directories are, newest first, and which one is meant by a name.
+//! The runs of this machine: where their data directories are, the one used last first, and which one is meant by a name.
 //!
 //! Without `--data-dir` they lie in one folder, a swarm of `murmur local` in its sub-folder `local`. Those that lie
 //! elsewhere are remembered there in the file `elsewhere`, a path a line.
 
+use std::cmp::Ordering;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
@@ -25,6 +26,8 @@ pub struct Run {
     pub directory: PathBuf,
     /// The data directories of its nodes: the folder itself, or those in it by their number. Never empty.
     pub nodes: Vec<PathBuf>,
+    /// When the last of its daemons that run became ready, in seconds since 1970; `None` where none runs.
+    pub started: Option<u64>,
     /// When one of them was last written to.
     pub changed: SystemTime,
 }
@@ -34,7 +37,8 @@ impl Run {
     pub fn open(directory: &Path) -> Option<Run> {
         let nodes = if is_data_directory(directory) { vec![directory.to_owned()] } else { nodes_in(directory) };
         let changed = nodes.iter().map(|node| changed(node)).max()?;
-        Some(Run { directory: directory.to_owned(), nodes, changed })
+        let started = nodes.iter().filter_map(|node| Some(RunningDaemon::of(node)?.started_unix)).max();
+        Some(Run { directory: directory.to_owned(), nodes, started, changed })
     }
 
     /// The run that a path leads to, or that has this name: as its folder is called, or as its run file calls it.
@@ -47,16 +51,22 @@ impl Run {
         folders.iter().find_map(|folder| Run::open(folder)).or_else(|| Run::all().into_iter().find(is_called))
     }
 
-    /// All of this machine, the one written to last first.
+    /// All of this machine, the one used last first: where daemons run, the one that was started last.
     pub fn all() -> Vec<Run> {
         let base = DataDirectory::default_base();
         let mut folders = sub_folders(&base);
         folders.extend(sub_folders(&base.join(LOCAL)));
         folders.extend(elsewhere(&base));
         let mut runs: Vec<Run> = folders.iter().filter_map(|folder| Run::open(folder)).collect();
-        runs.sort_by(|one, other| other.changed.cmp(&one.changed).then_with(|| one.directory.cmp(&other.directory)));
+        runs.sort_by(Run::compare_use);
         runs.dedup_by(|one, other| one.directory == other.directory);
         runs
+    }
+
+    /// The one used last first. All that run write now and then: who did last says nothing of use.
+    fn compare_use(&self, other: &Run) -> Ordering {
+        let used = (other.started, other.changed).cmp(&(self.started, self.changed));
+        used.then_with(|| self.directory.cmp(&other.directory))
     }
 
     /// All of this machine that are one run, which is what commands take that are given none: the daemons of a swarm that trained
@@ -172,6 +182,33 @@ mod tests {
         assert_eq!(Run::open(&other), None, "somebody's folder with a run file in it");
         assert_eq!(Run::open(&folder.path().join("nothing")), None);
         assert_eq!(Run::named(&swarm).expect("by its path").directory, swarm);
+    }
+
+    #[test]
+    fn where_daemons_run_the_one_started_last_is_the_run_used_last_whoever_wrote_last() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let begun = |name: &str| {
+            let node = folder.path().join(name);
+            begin_node(&node);
+            node
+        };
+        let running = |name: &str, started_unix: u64| {
+            let node = begun(name);
+            let held = DataDirectory::open(&node).expect("free");
+            let daemon = RunningDaemon { started_unix, ..RunningDaemon::this(None, String::new()) };
+            let announcement = daemon.announcement(&node);
+            announcement.write().expect("written");
+            (held, announcement)
+        };
+        let _second = running("second", 200);
+        let _first = running("first", 100);
+        let old = begun("old");
+        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        fs::File::open(old.join("checkpoints")).and_then(|file| file.set_modified(later)).expect("its time is set");
+        let mut runs = ["old", "first", "second"].map(|name| Run::open(&folder.path().join(name)).expect("a run"));
+        runs.sort_by(Run::compare_use);
+        let names = runs.map(|run| run.directory.file_name().expect("a name").to_string_lossy().into_owned());
+        assert_eq!(names, ["second", "first", "old"]);
     }
 
     #[test]
