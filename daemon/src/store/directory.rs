@@ -48,10 +48,15 @@ const DEFAULT_FOLDERS_MAX: usize = 256;
 /// What else lies in the default folder.
 const TAKEN: [&str; 3] = [LOCAL, ELSEWHERE, LENDING];
 
+/// What a start leaves in a directory before its run begins, but for what is to be read or counted later.
+const OF_A_START: [&str; 7] = ["checkpoints", "prepared", "shards", "identity.key", SECRET_FILE, CLOSED_FILE, "lock"];
+
 /// A data directory in use by this process.
 #[derive(Debug)]
 pub struct DataDirectory {
     root: PathBuf,
+    /// Whether this process has made it.
+    is_new: bool,
     _lock: Lock,
 }
 
@@ -110,12 +115,13 @@ impl DataDirectory {
             let message = format!("cannot use the data directory {}", root.display());
             Failure::new(ExitCode::Files, message).hint("choose another one with --data-dir")
         };
+        let is_new = !root.exists();
         std::fs::create_dir_all(root.join("checkpoints")).with_context(unusable)?;
         match Lock::take(root) {
             Ok(lock) => {
                 // Of a daemon that was killed: its process's number may be another's by now.
                 let _ = std::fs::remove_file(root.join(super::DAEMON_FILE));
-                Ok(DataDirectory { root: root.to_owned(), _lock: lock })
+                Ok(DataDirectory { root: root.to_owned(), is_new, _lock: lock })
             }
             Err(TryLockError::WouldBlock) => Err(in_use(root).into()),
             Err(TryLockError::Error(error)) => Err(anyhow::Error::new(error).context(unusable())),
@@ -318,6 +324,20 @@ impl DataDirectory {
     }
 }
 
+impl Drop for DataDirectory {
+    /// A new one whose run has not begun goes again: it would be no run of this machine, and nobody's to remove.
+    fn drop(&mut self) {
+        if !self.is_new || self.root.join("run.toml").exists() {
+            return;
+        }
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let mut names = entries.map(|entry| entry.file_name());
+        if names.all(|name| OF_A_START.iter().any(|ours| name == *ours)) {
+            let _ = std::fs::remove_dir_all(&self.root);
+        }
+    }
+}
+
 fn in_use(root: &Path) -> Failure {
     let message = format!("another daemon uses the data directory {}", root.display());
     Failure::new(ExitCode::Files, message).hint(
@@ -389,6 +409,23 @@ mod tests {
         assert_eq!(free(), folder.path().join("stories-3"), "the second is of another run");
         drop(used);
         assert_eq!(free(), path, "a member that comes back");
+    }
+
+    #[test]
+    fn a_directory_that_a_start_has_made_goes_with_it_unless_its_run_has_begun() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let open = |name: &str| DataDirectory::open(&folder.path().join(name)).expect("free");
+        let failed = open("failed");
+        std::fs::write(failed.identity_path(), "key").expect("written");
+        let (root, with_log, begun, there) =
+            (failed.root().to_owned(), open("with log"), open("begun"), folder.path().join("there"));
+        std::fs::create_dir(&there).expect("made");
+        std::fs::write(with_log.root().join("log"), "why it failed").expect("written");
+        begun.claim(&RunManifest::default()).expect("unclaimed");
+        drop((failed, open("there"), with_log, begun));
+        assert!(!root.exists());
+        let stay = ["there", "with log", "begun"].map(|name| folder.path().join(name));
+        assert!(stay.iter().all(|root| root.join("checkpoints").exists()));
     }
 
     #[test]
