@@ -137,9 +137,13 @@ fn is_data_directory(folder: &Path) -> bool {
     folder.join("run.toml").is_file() && folder.join("identity.key").is_file()
 }
 
+/// One of them may have been removed by itself.
 fn nodes_in(folder: &Path) -> Vec<PathBuf> {
-    let node = |number: usize| folder.join(format!("node-{number}"));
-    (0..FOLDERS_MAX).map(node).take_while(|node| is_data_directory(node)).collect()
+    let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix("node-")?.parse::<usize>().ok();
+    let numbered = sub_folders(folder).into_iter().filter_map(|path| Some((number(&path)?, path)));
+    let mut nodes: Vec<(usize, PathBuf)> = numbered.filter(|(_, path)| is_data_directory(path)).collect();
+    nodes.sort();
+    nodes.into_iter().map(|(_, path)| path).collect()
 }
 
 pub(super) fn sub_folders(folder: &Path) -> Vec<PathBuf> {
@@ -178,6 +182,11 @@ mod tests {
         assert_eq!(
             Run::open(&swarm).expect("a run").nodes,
             [0, 1, 2].map(|number| swarm.join(format!("node-{number}")))
+        );
+        fs::remove_dir_all(swarm.join("node-0")).expect("removed");
+        assert_eq!(
+            Run::open(&swarm).expect("still a run").nodes,
+            [1, 2].map(|number| swarm.join(format!("node-{number}")))
         );
         assert_eq!(Run::open(&other), None, "somebody's folder with a run file in it");
         assert_eq!(Run::open(&folder.path().join("nothing")), None);
