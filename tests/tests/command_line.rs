@@ -319,6 +319,9 @@ fn what_is_no_ticket_is_called_by_its_name() {
     let (code, message) = failure(place.path(), &["join", "/ip4/192.0.2.7/tcp/4711"]);
     assert!(code == 3 && message.contains("is an address, and no ticket"), "{message}");
     assert!(message.contains("hint: an address goes after --bootstrap"), "{message}");
+    let (code, message) = failure(place.path(), &["join", run_file]);
+    assert!(code == 3 && message.contains("is a file, and no ticket"), "{message}");
+    assert!(message.contains("hint: a ticket in a file is read from standard input: murmur join - < "), "{message}");
     let (code, message) = failure(place.path(), &["join", "murmurL1half"]);
     assert!(code == 3 && message.contains("is the line of a helper") && message.contains("--helper"), "{message}");
 }

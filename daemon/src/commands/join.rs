@@ -3,6 +3,7 @@
 mod asking;
 
 use std::io::{BufRead, IsTerminal, Read};
+use std::path::Path;
 use std::time::SystemTime;
 
 use murmur_network::Told;
@@ -13,7 +14,7 @@ use murmur_protocol::{Bootstrap, HelperLine, HelperLineError, RunId, RunManifest
 use super::node::Coming;
 use super::{membership, node};
 use crate::cli::JoinOptions;
-use crate::console::note;
+use crate::console::{note, quoted};
 use crate::daemon::Entry;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
@@ -103,6 +104,10 @@ fn no_ticket(text: &str, error: &TicketError) -> Failure {
     let (message, hint) = if is_a_helpers {
         let hint = "`murmur start` and `murmur join` take it after --helper, `murmur doctor` after --team; a ticket begins with murmur1";
         ("this is the line of a helper, and no ticket".to_owned(), hint)
+    } else if Path::new(text).is_file() {
+        let hint =
+            format!("a ticket in a file is read from standard input: murmur join - < {}", quoted(Path::new(text)));
+        return Failure::new(ExitCode::Settings, format!("{text} is a file, and no ticket")).hint(hint);
     } else if text.starts_with('/') {
         (format!("{text} is an address, and no ticket"), "an address goes after --bootstrap")
     } else {
