@@ -376,9 +376,10 @@ fn every_method_is_explained_on_a_terminal() {
 #[test]
 fn a_comparison_that_is_interrupted_at_once_says_that_nothing_was_written_and_exits_130() {
     let folder = folder();
+    let output = folder.path().join("comparison");
     let mut child = murmur(MURMUR)
         .args(["compare", "--steps", "100000", "--output"])
-        .arg(folder.path())
+        .arg(&output)
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
@@ -391,5 +392,5 @@ fn a_comparison_that_is_interrupted_at_once_says_that_nothing_was_written_and_ex
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     assert!(said.iter().any(|line| line.starts_with("error: ") && line.ends_with("nothing was written")), "{said:?}");
     assert!(said.iter().any(|line| line.starts_with("hint: fewer --methods")), "{said:?}");
-    assert!(!folder.path().join("report.html").exists());
+    assert!(!output.exists());
 }

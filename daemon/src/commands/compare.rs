@@ -46,6 +46,7 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     let results = plan.run(jobs, &interruption, &tell);
     progress.into_inner().unwrap_or_else(PoisonError::into_inner).clear();
     let Some(results) = results else {
+        output.into_iter().for_each(Output::take_back);
         let message = "interrupted before one method had been tried at all learning rates: nothing was written";
         return Err(interrupted(message.to_owned()).hint(SHORTER).into());
     };

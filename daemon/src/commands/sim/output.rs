@@ -20,6 +20,8 @@ const EARLIER: (&str, [&str; 3]) = ("summary.txt", ["series.csv", "sweep.csv", "
 /// A directory that can be written.
 pub(in crate::commands) struct Output {
     directory: PathBuf,
+    /// Whether it was not there.
+    is_new: bool,
     /// Whether each file is told of.
     tells: bool,
 }
@@ -34,16 +36,24 @@ impl Output {
             return Err(Failure::new(ExitCode::Files, message)
                 .hint("choose a new folder with --output: files in this one might be written over"));
         }
+        let is_new = !directory.exists();
         let tried = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(directory.join(MARK), b""));
         tried.map_err(|error| unwritable(directory, &error))?;
-        Ok(Some(Output { directory: directory.to_owned(), tells: true }))
+        Ok(Some(Output { directory: directory.to_owned(), is_new, tells: true }))
+    }
+
+    /// Where nothing came of the work: a folder that was made for it goes again.
+    pub(in crate::commands) fn take_back(self) {
+        if self.is_new {
+            let _ = std::fs::remove_file(self.directory.join(MARK)).and_then(|()| std::fs::remove_dir(&self.directory));
+        }
     }
 
     /// A folder in it, of whose files nothing is told.
     pub(super) fn below(&self, name: &str) -> Result<Output, Failure> {
         let directory = self.directory.join(name);
         std::fs::create_dir_all(&directory).map_err(|error| unwritable(&directory, &error))?;
-        Ok(Output { directory, tells: false })
+        Ok(Output { directory, is_new: false, tells: false })
     }
 
     pub(super) fn write_results(&self, report: &RunReport) -> anyhow::Result<()> {
