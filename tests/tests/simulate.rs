@@ -279,6 +279,33 @@ fn an_interrupted_run_writes_what_it_has_and_exits_130() {
     assert!(ended >= 1 && written["interrupted"] == true, "{ended}");
 }
 
+/// The second combination would take as long as anybody waits.
+#[cfg(unix)]
+#[test]
+fn a_combination_that_is_interrupted_before_a_seed_has_ended_is_no_row() {
+    let folder = folder();
+    let (path, results) = (file(folder.path(), SMALL), folder.path().join("results"));
+    let set = "phases.calm_seconds=40,100000";
+    let mut child = murmur(MURMUR)
+        .args(["sim", "run", &path, "--seeds", "0..1", "--set", set, "--output"])
+        .arg(&results)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    lines.by_ref().find(|line| line.ends_with("=100000")).expect("the second one begins");
+    let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(interrupt.is_ok_and(|status| status.success()));
+    let shown: Vec<String> = lines.collect();
+    let output = child.wait_with_output().expect("it ends");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(130) && message.contains("in combination 2 of 2"), "{message}");
+    assert!(!shown.iter().any(|line| line.contains("no number") || line.contains("NaN")), "{shown:?}");
+    let page = std::fs::read_to_string(results.join("index.html")).expect("written");
+    assert!(page.contains("Interrupted: ") && !page.contains("NaN"), "{page}");
+}
+
 /// Where nobody reads on, `head` for example, the files that were asked for are written all the same.
 #[cfg(unix)]
 #[test]

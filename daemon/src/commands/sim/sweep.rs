@@ -26,12 +26,18 @@ pub(super) fn run(
     output: Option<&Output>,
 ) -> anyhow::Result<()> {
     let interruption = on_interruption()?;
-    let mut swept: Vec<Swept> = Vec::new();
+    let (mut swept, mut begun): (Vec<Swept>, usize) = (Vec::new(), 0);
     for (index, source) in sources.iter().enumerate() {
         if telling.format == Console::Text {
             print_line(&format!("{}{}", if index > 0 { "\n" } else { "" }, source.settings_line()));
         }
         let report = simulate(source, seeds.clone(), jobs, telling, &interruption);
+        begun = index + 1;
+        // Interrupted before one had ended: of none there are no figures. That one is missing is told of those before.
+        if report.seeds.is_empty() {
+            swept.iter_mut().for_each(|earlier| earlier.report.interrupted = true);
+            break;
+        }
         let folder = folder(index, &source.settings_line());
         if let Some(output) = output {
             write(source, &report, &output.below(&folder)?)?;
@@ -40,6 +46,10 @@ pub(super) fn run(
         if interruption.load(Ordering::Relaxed) {
             break;
         }
+    }
+    let in_combination = format!("interrupted in combination {begun} of {}", sources.len());
+    if swept.is_empty() {
+        return Err(interrupted(in_combination).into());
     }
     let lines = sweep_lines(&swept);
     match telling.format {
@@ -60,8 +70,7 @@ pub(super) fn run(
         output.write("index.html", &sweep_page(&sources[0].name, &swept, &about))?;
     }
     if interruption.load(Ordering::Relaxed) {
-        let message = format!("interrupted in combination {} of {}", swept.len(), sources.len());
-        return Err(interrupted(message).into());
+        return Err(interrupted(in_combination).into());
     }
     let failed = swept.iter().zip(sources).find_map(|(one, source)| Some((source, one.report.failed().next()?.seed)));
     match failed {
