@@ -10,23 +10,26 @@ use crate::console::figures::counted;
 use crate::console::human_bytes;
 use crate::observe::{Metric, NodePicture};
 
+/// Rows above the curves, at most.
+const FACTS_MAX: usize = 6;
+
 /// A curve: its title, what it is of, and how its values are written.
 type Drawn<'a> = (&'a str, Metric, &'a dyn Fn(f64) -> String);
 
 pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect) {
     let Some(sample) = &node.sample else { return };
-    let facts = [
+    let interval = match sample.interval_steps {
+        0.0 => String::new(),
+        steps => format!(" · an own exchange every {}", counted(steps.round() as u64, "own step")),
+    };
+    let mut facts = vec![
         format!("device {} · {} parameters · murmur {}", node.run.device, node.run.parameters, node.run.version),
         format!("step {:.3} s · {:.1} % of the time between steps", sample.step_seconds, 100.0 * sample.boundary_share),
-        match sample.interval_steps {
-            0.0 => sample.reachable.clone(),
-            steps => {
-                format!("an own exchange every {} · {}", counted(steps.round() as u64, "own step"), sample.reachable)
-            }
-        },
-        format!("up {}", spoken(node.up)),
+        format!("up {}{interval}", spoken(node.up)),
     ];
-    let rows = if area.height >= 12 { 4 } else { 1 };
+    // Addresses are long.
+    facts.extend(textwrap::wrap(&sample.reachable, usize::from(area.width)).into_iter().map(String::from));
+    let rows = if area.height >= 12 { facts.len().min(FACTS_MAX) as u16 } else { 1 };
     for (row, fact) in (0..rows).zip(facts) {
         painter.text(area, 0, row, &fact, Tone::Plain);
     }

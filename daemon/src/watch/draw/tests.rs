@@ -328,6 +328,22 @@ fn members_are_sorted_filtered_and_shown_with_what_there_is_room_for() {
 }
 
 #[test]
+fn whether_others_reach_a_node_is_told_in_full() {
+    let mut picture = story("12D3KooWatticATTIC", 60, 1.0);
+    let sample = picture.nodes.get_mut("12D3KooWatticATTIC").and_then(|node| node.sample.as_mut()).expect("told");
+    sample.interval_steps = 25.0;
+    sample.reachable =
+        "reachable from its own network, at /ip4/192.168.178.23/tcp/4711, /ip4/192.168.178.23/udp/4711/quic-v1; \
+                        not tried from outside"
+            .to_owned();
+    let expected = sample.reachable.clone();
+    let view = View { tab: Tab::Resources, ..View::default() };
+    let shown = text(&screen(&picture, &view, PLAIN, (80, 24)));
+    let in_one = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(in_one.contains(&expected) && in_one.contains("an own exchange every 25 own steps"), "{shown}");
+}
+
+#[test]
 fn exchanges_are_listed_with_what_they_took() {
     let picture = story("12D3KooWatticATTIC", 60, 1.0);
     let view = View { tab: Tab::Traffic, ..View::default() };
