@@ -35,7 +35,7 @@ pub(crate) use figures::{counted, examples, human_bytes};
 pub use finished::FinishedRun;
 pub(crate) use hearing::{Heard, Hearing};
 pub(crate) use names::{SHORT_ID_LETTERS, labelled, short};
-pub(crate) use next::{Given, next_commands, quoted};
+pub(crate) use next::{Given, next_commands, quoted, start_command};
 pub use reachability::ReachabilityReport;
 pub use screen::{LogLine, has_colours};
 pub(crate) use screen::{note, print_fitted, print_line};

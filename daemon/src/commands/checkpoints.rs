@@ -12,10 +12,11 @@ use murmur_training::{Corpus, LanguageModel, PretrainedConfig, PretrainedError, 
 use serde_json::json;
 
 use super::chosen::checkpoint_path;
+use super::client::start_line;
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 use crate::console::figures::{count, counted};
 use crate::console::output::StandardOutput;
-use crate::console::{Console, ModelText, note, print_line, quoted, screen};
+use crate::console::{Console, ModelText, note, print_line, screen};
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::limits::memory_check;
 use crate::remote;
@@ -357,8 +358,8 @@ pub(super) fn find(path: &Path) -> Result<Checkpoint, Failure> {
         }
         if !refused.is_empty() || has_set_aside(&folder) {
             return Failure::new(ExitCode::Files, format!("all checkpoints in {shown} are damaged")).hint(format!(
-                "`murmur start --data-dir {}` copies the model from a member of its run; or restore them from a backup",
-                quoted(path)
+                "`{}` copies the model from a member of its run; or restore them from a backup",
+                start_line(path)
             ));
         }
         Failure::new(ExitCode::Files, format!("no usable checkpoint in {shown}"))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::console::{note, quoted};
+use crate::console::{Given, note, quoted, start_command};
 use crate::drivers::Denied;
 use crate::failure::{ExitCode, Failure};
 use crate::process::suspended::is_suspended;
@@ -164,10 +164,15 @@ fn founder_first(found: &mut [(PathBuf, RunningDaemon)]) {
 pub(super) fn nobody_runs() -> Failure {
     let last = Run::all_usual().into_iter().find_map(|run| run.nodes.into_iter().next());
     let hint = match last {
-        Some(node) => format!("start the one used last again: murmur start --data-dir {}", quoted(&node)),
+        Some(node) => format!("start the one used last again: {}", start_line(&node)),
         None => "`murmur start` begins one; for a folder elsewhere: murmur status FOLDER".to_owned(),
     };
     Failure::new(ExitCode::Network, "no daemon runs on this machine").hint(hint)
+}
+
+/// The line that starts a node again; of its data and base the kind alone is known.
+pub(super) fn start_line(node: &Path) -> String {
+    start_command(node, &DataDirectory::claimed_manifest(node).unwrap_or_default(), &Given::default())
 }
 
 /// The failure where a daemon is there and answers nothing in time.
@@ -221,10 +226,8 @@ pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)
                         .hint("type this as that user: only that user may read its daemon.json"));
                 }
                 let message = format!("no daemon runs in {}", run.directory.display());
-                return Err(Failure::new(ExitCode::Network, message).hint(format!(
-                    "`murmur list` shows what runs; to start this one: murmur start --data-dir {}",
-                    quoted(&run.nodes[0])
-                )));
+                return Err(Failure::new(ExitCode::Network, message)
+                    .hint(format!("`murmur list` shows what runs; to start this one: {}", start_line(&run.nodes[0]))));
             }
             daemons
         }
@@ -311,6 +314,20 @@ mod tests {
         let expected = format!("the daemon in d1 is there (process {own}), but it does not answer in time");
         assert_eq!(failure.to_string(), expected);
         assert!(failure.remedy().contains(&format!("kill -9 {own}")), "{}", failure.remedy());
+    }
+
+    #[test]
+    fn the_line_that_starts_a_node_again_names_what_its_run_needs() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut manifest = RunManifest::default();
+        let written = |manifest: &RunManifest| {
+            std::fs::write(folder.path().join("run.toml"), manifest.canonical_text()).expect("written");
+            start_line(folder.path())
+        };
+        let plain = written(&manifest);
+        assert_eq!(plain, format!("murmur start --data-dir {}", quoted(folder.path())));
+        manifest.data.source = murmur_protocol::manifest::DataSource::Files;
+        assert_eq!(written(&manifest), format!("{plain} --data FILES"));
     }
 
     #[test]

@@ -41,8 +41,7 @@ impl Given<'_> {
 pub(crate) fn next_commands(directory: &Path, manifest: &RunManifest, given: &Given<'_>) -> Vec<String> {
     let folder = quoted(directory);
     let mut commands = Vec::new();
-    let with_base = Given::option("base", manifest.lora.rank > 0, given.base, "FOLDER");
-    let with_tokenizer = Given::option("tokenizer", !manifest.data.tokenizer.is_empty(), given.tokenizer, "FILE");
+    let Needed { with_base, with_tokenizer, with_files } = Needed::of(manifest, given);
     // Without a tokenizer, only tokens that are bytes can be shown.
     let can_be_shown = !manifest.data.tokenizer.is_empty() || manifest.model.vocabulary() <= BYTES;
     if manifest.model.reads_text() && can_be_shown {
@@ -51,11 +50,33 @@ pub(crate) fn next_commands(directory: &Path, manifest: &RunManifest, given: &Gi
     if manifest.data.source == DataSource::Table {
         commands.push(format!("murmur predict {folder} --data FILES"));
     }
-    let has_own_files = manifest.data.source != DataSource::Grammar && !manifest.data.share;
-    let with_files = if has_own_files { format!(" --data {}", given.files()) } else { String::new() };
     commands.push(format!("murmur eval {folder}{with_base}{with_tokenizer}{with_files}"));
-    commands.push(format!("murmur start --data-dir {folder}{with_base}{with_tokenizer}{with_files}{}", given.again));
+    commands.push(start_command(directory, manifest, given));
     commands
+}
+
+/// The line that starts the node of a data directory again.
+pub(crate) fn start_command(directory: &Path, manifest: &RunManifest, given: &Given<'_>) -> String {
+    let Needed { with_base, with_tokenizer, with_files } = Needed::of(manifest, given);
+    format!("murmur start --data-dir {}{with_base}{with_tokenizer}{with_files}{}", quoted(directory), given.again)
+}
+
+/// Options that a run needs again, each behind a space; empty where it does not.
+struct Needed {
+    with_base: String,
+    with_tokenizer: String,
+    with_files: String,
+}
+
+impl Needed {
+    fn of(manifest: &RunManifest, given: &Given<'_>) -> Needed {
+        let has_own_files = manifest.data.source != DataSource::Grammar && !manifest.data.share;
+        Needed {
+            with_base: Given::option("base", manifest.lora.rank > 0, given.base, "FOLDER"),
+            with_tokenizer: Given::option("tokenizer", !manifest.data.tokenizer.is_empty(), given.tokenizer, "FILE"),
+            with_files: if has_own_files { format!(" --data {}", given.files()) } else { String::new() },
+        }
+    }
 }
 
 /// A path as it can be pasted into a shell.
