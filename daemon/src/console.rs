@@ -107,7 +107,7 @@ impl Console {
         let mut block_ticks = tokio::time::interval(BLOCK_PERIOD);
         let mut teller = Teller::new(self);
         let mut losses = Losses::default();
-        let mut is_over = false;
+        let (mut is_over, mut copy_told) = (false, String::new());
         loop {
             tokio::select! {
                 _ = ticks.tick() => {
@@ -126,8 +126,11 @@ impl Console {
                 }
                 _ = copy_ticks.tick(), if self == Console::Text && !is_live => {
                     let copying = reports.borrow().copying.clone();
-                    if let Some(copy) = copying.filter(|copy| copy.share > 0.0) {
-                        note(&copy_line(&copy));
+                    // One that rests, in quiet hours for example, says the same for long.
+                    let line = copying.filter(|copy| copy.share > 0.0).map(|copy| copy_line(&copy));
+                    if let Some(line) = line.filter(|line| *line != copy_told) {
+                        note(&line);
+                        copy_told = line;
                     }
                 }
                 notice = notices.recv() => match notice {
