@@ -208,6 +208,29 @@ async function anotherDaemon(browser) {
   await context.close();
 }
 
+/** The daemon has ended: what it said last stays, whatever is clicked. */
+async function theEnd(browser) {
+  const { context } = await watched(browser, { viewport: { width: 1280, height: 900 } });
+  const page = await context.newPage();
+  await open(page, "overview");
+  const curve = () => page.locator(".chart .line").first().getAttribute("d");
+  check(await until(async () => (await curve())?.length > 20), "there is a curve");
+  await context.setOffline(true);
+  await page.evaluate(async () => {
+    const { taken, draw } = await import("/assets/main.js");
+    taken({ seq: 1e9, t: new Date().toISOString(), up: 1, kind: "end", steps: 1 });
+    draw();
+  });
+  for (const name of ["Events", "Traffic", "Overview"]) {
+    await page.locator("#pages a", { hasText: name }).click();
+    check(await until(async () => (await text(page, "main h1")) === (name === "Overview" ? "Ended in order" : name)), `${name} opens after the end`);
+  }
+  await page.locator(".windows label", { hasText: "1 h" }).click();
+  await page.waitForTimeout(1000);
+  check((await text(page, "main h1")) === "Ended in order" && (await curve())?.length > 20, "and keeps the last word and the curve");
+  await context.close();
+}
+
 /** The page takes hours of records, in no time; its memory must not follow. */
 async function hours(browser) {
   const { context, heard } = await watched(browser, { viewport: { width: 1280, height: 900 } });
@@ -261,7 +284,7 @@ async function hours(browser) {
 (async () => {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
   try {
-    const parts = { everyPage, keysAndNames, eightTabs, anotherDaemon, hours };
+    const parts = { everyPage, keysAndNames, eightTabs, anotherDaemon, theEnd, hours };
     for (const name of only?.split(",") ?? Object.keys(parts)) await parts[name](browser);
   } catch (error) {
     check(false, error.stack);

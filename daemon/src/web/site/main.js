@@ -26,14 +26,16 @@ const AGAIN = 3000;
 
 const main = document.getElementById("main");
 const state = { picture: null, curves: null, turn: 0, update: null, close: null, isLost: false, drawnAt: 0, isDue: false };
+/** The curves of each page that was opened, so that they are still there once the daemon has ended. */
+let kept = new Map();
 let stream = null;
-let windowSeconds = Number(kept("murmur-window") ?? 300);
+let windowSeconds = Number(stored("murmur-window") ?? 300);
 
-function kept(key) {
+function stored(key) {
   try { return localStorage.getItem(key); } catch { return null; }
 }
 
-function keep(key, value) {
+function store(key, value) {
   try { localStorage.setItem(key, value); } catch { /* for this page alone then */ }
 }
 
@@ -44,12 +46,13 @@ async function begin() {
     // Another version of the daemon has other scripts.
     if (state.picture && state.picture.run.version !== picture.run.version) return location.reload();
     state.picture = picture;
-    await open();
+    kept = new Map();
   } catch (error) {
     lost(error);
     setTimeout(begin, AGAIN);
     return;
   }
+  await open();
   if (stream) stream.restart(state.picture.seq);
   else stream = new Stream(state.picture.seq, { taken, reset, told, isForeign });
 }
@@ -81,7 +84,7 @@ function isForeign(record) {
 
 /** Takes in a record. Tests call it, too. */
 export function taken(record) {
-  state.picture.apply(record, (metric, time, value) => state.curves?.push(metric, time, value));
+  state.picture.apply(record, (metric, time, value) => kept.forEach((curves) => curves.push(metric, time, value)));
   return wish();
 }
 
@@ -103,7 +106,7 @@ export function draw() {
   say(document.getElementById("run"), picture.run.run_name || picture.run.run || "murmur");
   say(document.getElementById("node"), named(picture.node, picture.run.name));
   showConnection();
-  if (state.curves?.isTooFine && !state.isThinning) thin();
+  if (state.curves.isStale && !state.isFetching) fetchAgain();
   state.update(context());
 }
 
@@ -113,25 +116,18 @@ function showConnection() {
   set(connection, "data-tone", state.isLost ? "bad" : null);
 }
 
-async function thin() {
-  state.isThinning = true;
-  try { await state.curves.load(); } catch { /* the next drawing tries again */ }
-  state.isThinning = false;
+async function fetchAgain() {
+  state.isFetching = true;
+  try {
+    await state.curves.load(windowSeconds);
+    state.isFetching = false;
+  } catch {
+    setTimeout(() => { state.isFetching = false; }, AGAIN);
+  }
 }
 
 function context() {
   return { picture: state.picture, curves: state.curves, isLost: state.isLost, wish };
-}
-
-/** Turns to the page that the address names, again and again until the daemon answers. `then` is called once it is there. */
-async function turn(then) {
-  const own = state.turn + 1;
-  try {
-    if (await open()) then();
-  } catch (error) {
-    lost(error);
-    setTimeout(() => { if (state.turn === own) turn(then); }, AGAIN);
-  }
 }
 
 /** Opens the page that the address names; false where another one was asked for meanwhile. */
@@ -140,21 +136,20 @@ async function open() {
   api.takeToken();
   const name = NAMES.includes(location.hash.slice(1)) ? location.hash.slice(1) : "overview";
   const page = PAGES[name];
-  state.close?.();
-  state.close = state.update = null;
   for (const link of document.querySelectorAll("#pages a")) {
     set(link, "aria-current", link.hash === `#${name}` ? "page" : null);
   }
   document.title = `${page.title} · murmur`;
-  const curves = new Curves(page.metrics, windowSeconds);
-  try {
-    await curves.load();
-  } catch (error) {
-    if (own === state.turn) throw error;
-  }
+  const curves = kept.get(name) ?? new Curves(page.metrics);
+  kept.set(name, curves);
+  let isLost = false;
+  try { await curves.load(windowSeconds); } catch { isLost = true; }
   if (own !== state.turn) return false;
+  // Of a daemon that has ended its last word stays, with what is known of the curves.
+  state.isLost ||= isLost;
+  state.close?.();
   state.curves = curves;
-  const built = page.build({ ...context(), curves });
+  const built = page.build(context());
   const head = name === "overview" ? [] : [el("h1", {}, page.title), el("p", { class: "lead" }, page.lead)];
   const choice = page.metrics.length > 0 || page.hasWindows ? windows() : null;
   main.replaceChildren(...head, ...(choice && name !== "overview" ? [choice] : []), ...built.nodes);
@@ -171,8 +166,8 @@ function windows() {
     const input = el("input", { type: "radio", name: "window", value: seconds, checked: seconds === windowSeconds });
     input.addEventListener("change", () => {
       windowSeconds = seconds;
-      keep("murmur-window", seconds);
-      turn(() => main.querySelector("input[name=window]:checked")?.focus());
+      store("murmur-window", seconds);
+      open().then((isOpen) => isOpen && main.querySelector("input[name=window]:checked")?.focus());
     });
     return el("label", {}, input, el("span", {}, name));
   };
@@ -185,7 +180,8 @@ function buildPages() {
   addEventListener("hashchange", () => {
     // Before the first answer there is nothing to draw, and `begin` opens what is named by then.
     if (location.hash === "#main" || !state.picture) return;
-    turn(() => {
+    open().then((isOpen) => {
+      if (!isOpen) return;
       // Who reads with the ears goes on where the new page begins.
       main.focus({ preventScroll: true });
       scrollTo(0, 0);
@@ -203,7 +199,7 @@ function buildTheme() {
     const next = { system: "light", light: "dark", dark: "system" }[name()];
     if (next === "system") delete root.dataset.theme;
     else root.dataset.theme = next;
-    keep("murmur-theme", next);
+    store("murmur-theme", next);
     show();
   });
   show();

@@ -9,20 +9,30 @@ const POINTS = 600;
 export const WINDOWS = [[300, "5 min"], [3600, "1 h"], [0, "all"]];
 
 export class Curves {
-  constructor(metrics, window) {
+  constructor(metrics) {
     this.metrics = metrics;
-    this.window = window;
+    this.window = 0;
     this.period = 1;
+    this.most = POINTS;
     this.curves = new Map(metrics.map((metric) => [metric, []]));
     this.from = this.to = 0;
-    /** Whether a window without an end has so many points by now that the daemon had better thin them. */
-    this.isTooFine = false;
+    /**
+     * Whether the daemon is to be asked again: it has not answered, or a window without an end has so many points by now that
+     * they had better be thinned.
+     */
+    this.isStale = false;
   }
 
-  async load() {
+  /** Asks for a window of so many seconds; until the answer has come, and where none comes, it shows what is known of it. */
+  async load(window) {
     if (this.metrics.length === 0) return;
-    const query = `metrics=${this.metrics.join(",")}&window=${this.window}&points=${POINTS}`;
-    const answer = await api.get(`series?${query}`);
+    this.window = window;
+    this.from = window > 0 ? this.to - window : 0;
+    const query = `metrics=${this.metrics.join(",")}&window=${window}&points=${POINTS}`;
+    const answer = await api.get(`series?${query}`).catch((error) => {
+      this.isStale = true;
+      throw error;
+    });
     this.period = answer.period;
     this.to = answer.to;
     this.from = answer.from;
@@ -32,7 +42,7 @@ export class Curves {
       this.curves.set(metric, points);
     }
     this.most = Math.max(POINTS, ...[...this.curves.values()].map((points) => points.length)) + POINTS / 2;
-    this.isTooFine = false;
+    this.isStale = false;
   }
 
   /** The next value of a curve, at a time that is not before the last one's. */
@@ -60,7 +70,7 @@ export class Curves {
       while (points.length > 0 && points[0].time < this.from - this.period) points.shift();
       if (points.length > this.most) {
         points.shift();
-        this.isTooFine = true;
+        this.isStale = true;
       }
     }
   }
