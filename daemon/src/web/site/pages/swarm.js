@@ -25,7 +25,7 @@ const WIDTH = 760;
 
 export default {
   title: "Swarm",
-  lead: "Who averages with whom. A line is the last exchange of two members; it fades over five minutes.",
+  lead: "Who averages with whom. Where members average in pairs, a line is the last exchange of two; it fades over five minutes.",
   metrics: [],
   build({ picture }) {
     const edges = svg("g", { class: "edges" });
@@ -46,10 +46,8 @@ export default {
         { title: "Exchanges", number: true, text: (edge) => count(edge.exchanges), order: (edge) => edge.exchanges },
       ],
     });
-    const nodes = [
-      el("div", { class: "graph-frame" }, drawing, el("div", {}, scope, said)),
-      section("The same as a table", table.node),
-    ];
+    const tableSection = section("The same as a table", table.node);
+    const nodes = [el("div", { class: "graph-frame" }, drawing, el("div", {}, scope, said)), tableSection];
     let timer = null;
     let isOver = false;
     const ask = async () => {
@@ -62,11 +60,14 @@ export default {
     function show(graph) {
       if (isOver) return;
       const { members, links } = read(graph, picture);
-      say(scope, graph.whole
+      const isTogether = isNumber(picture.sample?.members);
+      tableSection.hidden = isTogether;
+      if (isTogether) say(scope, "All members average at once, so there are no exchanges of two and no lines between them.");
+      else say(scope, graph.whole
         ? `${counted(graph.nodes.length, "node")} of this local swarm tell of their exchanges. Healthy: each has a fresh line to several others.`
         : "A node knows its own exchanges alone, so the lines are those of this one. Healthy: fresh lines to several members.");
       const fresh = links.filter((link) => isNumber(link.age) && link.age < FADED).length;
-      set(drawing, "aria-label", `${members.length} members, ${fresh} exchanges in the last five minutes`);
+      set(drawing, "aria-label", `${counted(members.length, "member")}${isTogether ? "" : `, ${counted(fresh, "exchange")} in the last five minutes`}`);
       drawGraph(members, links);
       table.show(links.filter((link) => link.exchanges > 0), (link) => link.key);
     }
