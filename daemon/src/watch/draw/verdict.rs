@@ -12,6 +12,9 @@ const STALE_SECONDS: f64 = 10.0;
 /// Seconds without an exchange after which that is said, where there are members: rounds take seconds to minutes.
 const QUIET_SECONDS: f64 = 300.0;
 
+/// Where all members average at once: a share of the time in which a node waits above which that is said.
+const WAITING_SHARE: f64 = 0.5;
+
 /// What is the matter with a node, and how bad that is.
 pub(super) fn verdict(scene: &Scene<'_>, node: &NodePicture) -> (Tone, String) {
     let origin = scene.origin();
@@ -51,10 +54,14 @@ pub(super) fn verdict(scene: &Scene<'_>, node: &NodePicture) -> (Tone, String) {
         Some(0) => return (Tone::Doubtful, "stands still and seeks the others' agreement".to_owned()),
         Some(1) => return (Tone::Doubtful, "averages with nobody, though members are connected".to_owned()),
         Some(all) => {
-            return (
-                Tone::Good,
-                format!("averages all at once with {}, and has their model", counted(all - 1, "member")),
-            );
+            let others = counted(all - 1, "member");
+            return match sample.boundary_share {
+                share if share > WAITING_SHARE => (
+                    Tone::Doubtful,
+                    format!("averages all at once with {others}, and waits {} of the time", percent(share)),
+                ),
+                _ => (Tone::Good, format!("averages all at once with {others}, and has their model")),
+            };
         }
         None => {}
     }
@@ -111,6 +118,7 @@ mod tests {
             let line = script.lines().find_map(|line| line.strip_prefix(&format!("export const {name} = ")));
             line.and_then(|value| value.trim_end_matches(';').parse().ok()).expect(name)
         };
-        assert_eq!([of("STALE_SECONDS"), of("QUIET_SECONDS")], [STALE_SECONDS, QUIET_SECONDS]);
+        let theirs = ["STALE_SECONDS", "QUIET_SECONDS", "WAITING_SHARE"].map(of);
+        assert_eq!(theirs, [STALE_SECONDS, QUIET_SECONDS, WAITING_SHARE]);
     }
 }

@@ -7,6 +7,8 @@ import { ago, count, counted, duration, isNumber, percent } from "./format.js";
 export const STALE_SECONDS = 10;
 /** Seconds without an exchange after which that is said, where there are members. */
 export const QUIET_SECONDS = 300;
+/** Where all members average at once: a share of the time in which a node waits above which that is said. */
+export const WAITING_SHARE = 0.5;
 
 const good = (words) => ({ tone: "good", words });
 const fair = (words) => ({ tone: "fair", words });
@@ -33,7 +35,11 @@ export function verdict(picture, isLost) {
   if (sample.peers === 0) return fair("Trains alone: no member is connected");
   if (sample.members === 0) return fair("Stands still and seeks the others' agreement");
   if (sample.members === 1) return fair("Averages with nobody, though members are connected");
-  if (isNumber(sample.members)) return good(`Averages all at once with ${counted(sample.members - 1, "member")}, and has their model`);
+  if (isNumber(sample.members)) {
+    const others = `Averages all at once with ${counted(sample.members - 1, "member")}`;
+    if (sample.boundary_share > WAITING_SHARE) return fair(`${others}, and waits ${percent(sample.boundary_share)} of the time`);
+    return good(`${others}, and has their model`);
+  }
   const { ratio } = sample;
   if (!isNumber(ratio)) return plain(`Trains with ${members}; it is not known yet how far the models are apart`);
   if (ratio > band.drifting) return bad(`Trains with ${members}, and the models drift apart`);
@@ -92,9 +98,10 @@ export function members(sample) {
   return good("connected; with three or more a copied model can be checked");
 }
 
-/** How long a node has waited, where all average at once. */
-export function waiting(up) {
-  return plain(`for others, of ${duration(up)}; healthy: a small share`);
+/** The share of the time in which a node waits, where all average at once; `whom` was waited for last, where that is known. */
+export function waiting(share, whom) {
+  const words = `of the time is spent between steps: each waits for all${whom ? `, lately for ${whom}` : ""}; below 20 % is good`;
+  return share > WAITING_SHARE ? bad(words) : share > 0.2 ? fair(words) : good(words);
 }
 
 export function failures(sample) {

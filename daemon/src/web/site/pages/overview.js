@@ -1,5 +1,6 @@
 // The first page answers four questions in this order: is it training, with whom, do they agree, what does it cost.
 
+import * as api from "../api.js";
 import { Chart } from "../chart.js";
 import { el, figure, figures, say, section, set } from "../elements.js";
 import * as health from "../health.js";
@@ -9,10 +10,14 @@ import { ago, bytes, clock, count, counted, duration, fixed, isNumber, named, pe
 const MEMBERS = 6;
 const EVENTS = 5;
 
+/** How often it is asked who is waited for, in milliseconds. */
+const PERIOD = 2000;
+
 export default {
   title: "Overview",
   metrics: ["loss", "validation_loss", "accuracy", "roc_auc", "r_squared", "ratio", "tokens_per_second", "sent_per_second", "received_per_second"],
-  build({ picture: { run: { prediction } } }) {
+  build({ picture: now }) {
+    const { prediction } = now.run;
     const verdict = el("h1", { class: "verdict" });
     // Its words change with each second at times; what is read aloud changes only with how it is.
     const aloud = el("p", { class: "hidden", role: "status" });
@@ -65,6 +70,18 @@ export default {
         el("p", { class: "quiet" }, `Times are those of this browser's clock (${zone()}). `, el("a", { href: "#events" }, "All events"))),
     ];
 
+    // Who is waited for is told at this moment alone: the last one that was seen is named.
+    let awaited = null;
+    let timer = null;
+    let isOver = false;
+    const ask = async () => {
+      if (document.visibilityState !== "hidden" && isNumber(now.sample?.members)) {
+        try { awaited = (await api.get("status")).synchronous?.waits_for ?? awaited; } catch { /* the page says that the daemon is silent */ }
+      }
+      if (!isOver) timer = setTimeout(ask, PERIOD);
+    };
+    const whom = (picture) => awaited && named(awaited, picture.peers.get(awaited)?.facts.name);
+
     function update({ picture, curves, isLost }) {
       const found = health.verdict(picture, isLost);
       say(verdict, found.words);
@@ -94,7 +111,7 @@ export default {
       ratioChart.node.hidden = isTogether;
       if (isTogether) {
         ratio.show("none", { words: "all members hold one model after each all-reduce" });
-        last.show(duration(sample.waited_seconds), health.waiting(picture.up), "Waited");
+        last.show(duration(sample.waited_seconds), { words: `for others, of ${duration(picture.up)}` }, "Waited");
       } else {
         ratio.show(fixed(sample.ratio, 2), health.ratio(sample.ratio, picture.run.ratio_band));
         const newest = picture.lastDone();
@@ -102,7 +119,7 @@ export default {
         last.show(ago(age), health.exchangeAge(age));
       }
       const held = `${(100 * sample.boundary_share).toFixed(1)} %`;
-      if (isTogether) boundaries.show(held, { words: "of the time is spent between steps: each waits for all" }, "Waiting");
+      if (isTogether) boundaries.show(held, health.waiting(sample.boundary_share, whom(picture)), "Waiting");
       else boundaries.show(held, health.boundaries(sample.boundary_share));
       today.show(bytes(sample.today), health.today(sample.today));
       machine.show(fixed(picture.rates.processors, 1), health.processors(picture.rates.processors));
@@ -110,7 +127,13 @@ export default {
       const newestFirst = picture.events.slice(-EVENTS).reverse();
       brief(happened, newestFirst.map(eventLine), "Nothing yet.");
     }
-    return { nodes, update, place: (choice) => place.append(choice), close: () => charts.forEach((chart) => chart.close()) };
+    ask();
+    const close = () => {
+      isOver = true;
+      clearTimeout(timer);
+      charts.forEach((chart) => chart.close());
+    };
+    return { nodes, update, place: (choice) => place.append(choice), close };
   },
 };
 

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { Chart } from "../chart.js";
 import { el, figure, figures, say, section } from "../elements.js";
 import * as health from "../health.js";
-import { bytes, duration, named, rate } from "../format.js";
+import { bytes, duration, isNumber, named, rate } from "../format.js";
 import { Table } from "../table.js";
 
 /** Bytes with members change once in five seconds. */
@@ -56,7 +56,9 @@ export default {
       sent.show(rate(now.sent_per_second), { words: `${bytes(sample.sent)} since the start; short bursts at each exchange are healthy` });
       received.show(rate(now.received_per_second), { words: `${bytes(sample.received)} since the start; as much as is sent is healthy` });
       today.show(bytes(sample.today), health.today(sample.today));
-      boundaries.show(`${(100 * sample.boundary_share).toFixed(1)} %`, health.boundaries(sample.boundary_share));
+      const held = `${(100 * sample.boundary_share).toFixed(1)} %`;
+      if (isNumber(sample.members)) boundaries.show(held, health.waiting(sample.boundary_share), "Waiting");
+      else boundaries.show(held, health.boundaries(sample.boundary_share));
     }
     const nodes = [figures(sent, received, today, boundaries), chart.node, section("With each member", sum, table.node)];
     return { nodes, update, close: () => { isOver = true; clearTimeout(timer); chart.close(); } };
