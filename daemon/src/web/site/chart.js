@@ -7,7 +7,7 @@ import { el, say, set, svg } from "./elements.js";
 import { clock, zone } from "./format.js";
 
 const HEIGHT = 190;
-const MARGIN = { top: 10, right: 58, bottom: 24, left: 2 };
+const MARGIN = { top: 10, right: 72, bottom: 24, left: 2 };
 
 /** Rows of the table: more would not be read. */
 const ROWS_MAX = 60;
