@@ -208,6 +208,31 @@ async function anotherDaemon(browser) {
   await context.close();
 }
 
+/** A curve says nothing before it begins, and no two ticks of an axis are written alike. */
+async function curves(browser) {
+  const { context } = await watched(browser, { viewport: { width: 900, height: 700 } });
+  const page = await context.newPage();
+  await open(page, "overview");
+  const found = await page.evaluate(async () => {
+    const { Chart } = await import("/assets/chart.js");
+    const { fixed } = await import("/assets/format.js");
+    const chart = new Chart({ title: "a", curves: [{ metric: "one", name: "one" }, { metric: "two", name: "two" }], written: (value) => fixed(value, 1) });
+    const points = (times) => times.map((time) => ({ time, min: 5, mean: 5 + time / 1e4, max: 5.01 }));
+    const lines = { one: points([0, 1, 2, 3, 4, 5]), two: points([3, 4, 5]) };
+    chart.draw({ begin: 0, to: 5, period: 1, of: (metric) => lines[metric] });
+    chart.point(1);
+    const { said, shapes } = chart;
+    const before = [said.textContent, shapes[1].dot.getAttribute("visibility")];
+    chart.point(4);
+    const ticks = [...chart.grid.querySelectorAll("text[text-anchor=start]")].map((text) => text.textContent).filter((text) => /\d$/.test(text));
+    return { before, after: said.textContent, ticks };
+  });
+  check(/one 5/.test(found.before[0]) && !/two/.test(found.before[0]) && found.before[1] === "hidden", `a curve has no value before it begins: ${found.before}`);
+  check(/two 5/.test(found.after), `and one from then on: ${found.after}`);
+  check(found.ticks.length === 1, `and no two ticks of an axis are written alike: ${found.ticks}`);
+  await context.close();
+}
+
 /** The daemon has ended: what it said last stays, whatever is clicked. */
 async function theEnd(browser) {
   const { context } = await watched(browser, { viewport: { width: 1280, height: 900 } });
@@ -284,7 +309,7 @@ async function hours(browser) {
 (async () => {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
   try {
-    const parts = { everyPage, keysAndNames, eightTabs, anotherDaemon, theEnd, hours };
+    const parts = { everyPage, keysAndNames, eightTabs, anotherDaemon, curves, theEnd, hours };
     for (const name of only?.split(",") ?? Object.keys(parts)) await parts[name](browser);
   } catch (error) {
     check(false, error.stack);

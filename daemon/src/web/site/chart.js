@@ -115,9 +115,7 @@ export class Chart {
   }
 
   drawGrid({ low, high }, from, to) {
-    const values = ticks(low, high, 3);
-    const wanted = [];
-    for (const value of values) wanted.push(["line", this.y(value), this.written(value)]);
+    const wanted = ticks(low, high, 3, this.written).map((value) => [this.y(value), this.written(value)]);
     const times = [from, (from + to) / 2, to];
     const labels = times.map((time, index) => (to - from > 0 ? age(to - time) : index === 2 ? "now" : ""));
     const key = JSON.stringify([wanted, labels, this.width]);
@@ -125,7 +123,7 @@ export class Chart {
     this.gridKey = key;
     const right = MARGIN.left + this.inner();
     this.grid.replaceChildren(
-      ...wanted.flatMap(([, at, text]) => [
+      ...wanted.flatMap(([at, text]) => [
         svg("line", { x1: MARGIN.left, x2: right, y1: at, y2: at }),
         label(right + 8, at + 4, "start", text),
       ]),
@@ -149,7 +147,7 @@ export class Chart {
     const nearest = time === null || !this.lines ? null : near(this.lines.find((points) => points.length > 0) ?? [], time);
     set(this.rule, "visibility", nearest ? "visible" : "hidden");
     this.shapes.forEach(({ dot }, index) => {
-      const point = nearest && near(this.lines[index], nearest.time);
+      const point = nearest && this.at(index, nearest.time);
       set(dot, "visibility", point ? "visible" : "hidden");
       if (point) { set(dot, "cx", this.x(point.time)); set(dot, "cy", this.y(point.mean)); }
     });
@@ -159,10 +157,17 @@ export class Chart {
     return say(this.said, `${age(this.data.to - nearest.time)}: ${this.values(nearest.time).join(", ")}`);
   }
 
-  /** Of the curves that have points. */
+  /** A curve's point at a time; none before it begins, and none in a gap. */
+  at(index, time) {
+    const point = near(this.lines[index], time);
+    const { period } = this.data;
+    return point && point.time - time <= period / 2 && time - point.time <= 2 * period ? point : null;
+  }
+
+  /** Of the curves that have points there. */
   values(time) {
     return this.curves.flatMap(({ name }, index) => {
-      const point = near(this.lines[index], time);
+      const point = this.at(index, time);
       if (!point) return [];
       const value = this.written(point.mean);
       return this.curves.length > 1 ? `${name} ${value}` : value;
@@ -197,10 +202,9 @@ export class Chart {
     const rows = longest.filter((_, index) => (longest.length - 1 - index) % every === 0).reverse();
     const header = el("tr", {}, el("th", { scope: "col" }, "time"), ...this.curves.map(({ name }) => el("th", { scope: "col", class: "number" }, name)));
     const cells = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, clock(row.time * 1000)),
-      ...this.lines.map((points) => {
-        const point = near(points, row.time);
-        const isThere = point && Math.abs(point.time - row.time) <= 2 * this.data.period;
-        return el("td", { class: "number" }, isThere ? this.written(point.mean) : "–");
+      ...this.lines.map((_, index) => {
+        const point = this.at(index, row.time);
+        return el("td", { class: "number" }, point ? this.written(point.mean) : "–");
       })));
     this.table.replaceChildren(el("table", {}, el("caption", {}, `${this.title}. Times of this browser's clock (${zone()}).`), el("thead", {}, header), el("tbody", {}, ...cells)));
   }
@@ -221,14 +225,15 @@ function age(seconds) {
   return `${about(whole / 86400)} d ago`;
 }
 
-/** Round values between two, about so many. */
-function ticks(low, high, wanted) {
+/** Round values between two, about so many; fewer where they would be written alike. */
+function ticks(low, high, wanted, written) {
   const raw = (high - low) / wanted;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw) ?? raw;
   const found = [];
   for (let value = Math.ceil(low / step) * step; value <= high && found.length < 8; value += step) {
-    found.push(Math.abs(value) < step * 1e-9 ? 0 : value);
+    const tick = Math.abs(value) < step * 1e-9 ? 0 : value;
+    if (found.length === 0 || written(found.at(-1)) !== written(tick)) found.push(tick);
   }
   return found;
 }
