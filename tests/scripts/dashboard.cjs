@@ -233,6 +233,34 @@ async function curves(browser) {
   await context.close();
 }
 
+/** What is said of figures, and what there is to do next. */
+async function words(browser) {
+  const { context } = await watched(browser, { viewport: { width: 900, height: 700 } });
+  const page = await context.newPage();
+  await open(page, "overview");
+  const found = await page.evaluate(async () => {
+    const health = await import("/assets/health.js");
+    const picture = (sample, more = {}) => ({ sample, run: { ratio_band: {} }, time: 100, now: () => 100, ...more });
+    const training = { phase: "training", peers: 1, members: 2, boundary_share: 0.6 };
+    const speed = (values) => health.speed({ phase: "training" }, values.map((mean) => ({ mean })), "tokens").tone;
+    return {
+      waiting: [0.1, 0.3, 0.6].map((share) => health.waiting(share).tone),
+      whom: health.waiting(0.3, "attic").words,
+      verdict: health.verdict(picture(training), false),
+      next: [
+        picture(training), picture({ ...training, peers: 0 }), picture({ ...training, phase: "completed" }),
+        picture(training, { end: {} }), picture(training, { end: { failure: "x" } }), picture(training, { now: () => 120 }),
+      ].map((one) => health.next(one, false)),
+      speed: [speed([...Array(20).fill(9), 1]), speed([...Array(20).fill(9), ...Array(8).fill(1)])],
+    };
+  });
+  check(found.waiting.join() === "good,fair,bad" && found.whom.includes("for attic"), `waiting is judged: ${found.waiting}, ${found.whom}`);
+  check(found.verdict.tone === "fair" && found.verdict.words.includes("waits 60 %"), `and its share is in the verdict: ${found.verdict.words}`);
+  check(found.next.join() === ",invite,use,use,logs,logs", `what is to do next: ${found.next}`);
+  check(found.speed.join() === "good,fair", `one slow moment is no slow node: ${found.speed}`);
+  await context.close();
+}
+
 /** The daemon has ended: what it said last stays, whatever is clicked. */
 async function theEnd(browser) {
   const { context } = await watched(browser, { viewport: { width: 1280, height: 900 } });
@@ -246,6 +274,7 @@ async function theEnd(browser) {
     taken({ seq: 1e9, t: new Date().toISOString(), up: 1, kind: "end", steps: 1 });
     draw();
   });
+  check((await text(page, ".head .hint")).includes("murmur sample"), "and what can be done with what was learned");
   for (const name of ["Events", "Traffic", "Overview"]) {
     await page.locator("#pages a", { hasText: name }).click();
     check(await until(async () => (await text(page, "main h1")) === (name === "Overview" ? "Ended in order" : name)), `${name} opens after the end`);
@@ -309,7 +338,7 @@ async function hours(browser) {
 (async () => {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
   try {
-    const parts = { everyPage, keysAndNames, eightTabs, anotherDaemon, curves, theEnd, hours };
+    const parts = { everyPage, keysAndNames, eightTabs, anotherDaemon, curves, words, theEnd, hours };
     for (const name of only?.split(",") ?? Object.keys(parts)) await parts[name](browser);
   } catch (error) {
     check(false, error.stack);

@@ -10,6 +10,9 @@ export const QUIET_SECONDS = 300;
 /** Where all members average at once: a share of the time in which a node waits above which that is said. */
 export const WAITING_SHARE = 0.5;
 
+/** Points of a curve that say how it goes: a single one may be of a moment in which the machine did something else. */
+const LATELY = 7;
+
 const good = (words) => ({ tone: "good", words });
 const fair = (words) => ({ tone: "fair", words });
 const bad = (words) => ({ tone: "bad", words });
@@ -50,6 +53,21 @@ export function verdict(picture, isLost) {
   return good(`Trains with ${members}, and the models agree`);
 }
 
+/** Whether nothing is known of how it is now. */
+export const isSilent = (picture, isLost) => isLost || (!picture.end && picture.now() - picture.time > STALE_SECONDS);
+
+/** Whether it trains no more, though it may answer others. */
+const isOver = ({ sample, end }) => Boolean(end) || ["completed", "leaving", "left"].includes(sample?.phase);
+
+/** What there is to do next: "logs", "use", "invite", or nothing. */
+export function next(picture, isLost) {
+  const { sample, end } = picture;
+  if (end?.failure || (!end && isSilent(picture, isLost))) return "logs";
+  if (!sample || sample.resting) return "";
+  if (isOver(picture)) return "use";
+  return sample.phase === "training" && sample.peers === 0 ? "invite" : "";
+}
+
 function sentence(text) {
   return text ? text[0].toUpperCase() + text.slice(1) : "";
 }
@@ -87,8 +105,8 @@ export function loss(sample, points, prediction) {
 export function speed(sample, points, unit) {
   const usual = points.length > 10 ? median(points.map((point) => point.mean)) : null;
   const words = `${unit} a second; healthy: steady`;
-  if (!usual || sample.phase !== "training") return plain(words);
-  if (sample.tokens_per_second < 0.5 * usual) return fair(`${words}, and it is below half of its usual ${count(usual)}`);
+  if (!usual || sample.phase !== "training") return plain(sample.phase === "training" ? words : "it does not train now");
+  if (median(points.slice(-LATELY).map((point) => point.mean)) < 0.5 * usual) return fair(`${words}, and it is below half of its usual ${count(usual)}`);
   return good(words);
 }
 

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { el, say, set } from "./elements.js";
 import { named } from "./format.js";
+import * as health from "./health.js";
 import { Picture } from "./picture.js";
 import { Curves, WINDOWS } from "./series.js";
 import { Stream } from "./stream.js";
@@ -112,8 +113,11 @@ export function draw() {
 
 function showConnection() {
   const connection = document.getElementById("connection");
-  say(connection, state.isLost ? "Not connected to the daemon" : "Live");
-  set(connection, "data-tone", state.isLost ? "bad" : null);
+  const isSilent = state.isLost || (state.picture !== null && health.isSilent(state.picture, false));
+  say(connection, state.isLost ? "Not connected to the daemon" : isSilent ? "Nothing new from the daemon" : "Live");
+  set(connection, "data-tone", isSilent ? "bad" : null);
+  // What was in order then may not be so now.
+  set(main, "data-silent", isSilent ? "" : null);
 }
 
 async function fetchAgain() {

@@ -24,9 +24,11 @@ export default {
     let tone = null;
     const progress = el("progress", { max: 1, "aria-label": "done of the run" });
     const far = el("p", { class: "far" });
-    const head = el("div", { class: "head" }, verdict, aloud, progress, far);
+    const hint = el("p", { class: "hint" });
+    let step = "";
+    const head = el("div", { class: "head" }, verdict, aloud, hint, progress, far);
 
-    const [loss, speed, steps] = [figure("Loss"), figure("Speed"), figure("Steps")];
+    const [loss, heldOut, speed, steps] = [figure("Loss"), figure("Held-out loss"), figure("Speed"), figure("Steps")];
     const lossChart = new Chart({
       title: `Loss, in nats per ${prediction}`,
       curves: [{ metric: "loss", name: "training" }, { metric: "validation_loss", name: "validation" }],
@@ -62,7 +64,7 @@ export default {
 
     const nodes = [
       head, place,
-      section("Is it training?", figures(loss, score, speed, steps), lossChart.node, scoreChart.node),
+      section("Is it training?", figures(loss, heldOut, score, speed, steps), lossChart.node, scoreChart.node),
       section("With whom?", figures(members, done), list),
       section("Do they agree?", figures(ratio, last), ratioChart.node),
       section("What does it cost?", figures(boundaries, today, machine, memory), trafficChart.node),
@@ -88,6 +90,9 @@ export default {
       set(verdict, "data-tone", found.tone || null);
       if (tone !== null && tone !== found.tone) say(aloud, found.words);
       tone = found.tone;
+      const next = health.next(picture, isLost);
+      if (next !== step) hint.replaceChildren(...(NEXT[next]?.(picture) ?? []));
+      step = next;
       const band = picture.run.ratio_band;
       ratioChart.band = { ...band, name: `the healthy one, ${health.healthy(band)}` };
       charts.forEach((chart) => chart.draw(curves));
@@ -98,14 +103,18 @@ export default {
       if (isNumber(share)) progress.value = share;
       say(far, howFar(picture));
       loss.show(fixed(sample.loss, 3), health.loss(sample, curves.of("loss"), prediction));
+      heldOut.node.hidden = !isNumber(sample.validation_loss);
+      heldOut.show(fixed(sample.validation_loss, 3), { words: "at the last evaluation, on data that no node trains on" });
       const scored = scores(sample);
       score.node.hidden = scoreChart.node.hidden = scored.length === 0;
       if (scored.length > 0) score.show(scored[0], { words: scored.slice(1).join(" · ") });
-      speed.show(count(sample.tokens_per_second), health.speed(sample, curves.of("tokens_per_second"), picture.unit()));
+      const trains = sample.phase === "training";
+      speed.show(trains ? count(sample.tokens_per_second) : "–", health.speed(sample, curves.of("tokens_per_second"), picture.unit()));
       steps.show(count(sample.steps), { words: `own ones; the swarm is at ${count(Math.max(0, sample.progress))}, close to it is healthy` });
       members.show(count(sample.peers), health.members(sample));
       const isTogether = isNumber(sample.members);
-      if (isTogether) done.show(count(sample.members), { words: "members average all at once, this one counted; 0 while it seeks them" }, "Averages with");
+      if (isTogether && trains) done.show(count(sample.members), { words: "members average all at once, this one counted; 0 while it seeks them" }, "Averages with");
+      else if (isTogether) done.show("–", { words: "it averages with nobody now" }, "Averages with");
       else done.show(count(sample.exchanges), health.failures(sample));
       brief(list, picture.members().slice(0, MEMBERS).map((peer) => memberLine(picture, peer)), "No member is known yet.");
       ratioChart.node.hidden = isTogether;
@@ -137,6 +146,20 @@ export default {
   },
 };
 
+const code = (text) => el("code", {}, text);
+
+/** What there is to do next, in words. */
+const NEXT = {
+  invite: () => ["Others join with the line that stands on the page ", el("a", { href: "#run" }, "Run"), "."],
+  logs: () => [code("murmur logs"), " shows what it said last, where it ran in the background. Started again, it goes on where it was."],
+  use: (picture) => ({
+    images: [code("murmur eval"), " measures what it has learned."],
+    rows: [code("murmur predict"), " predicts new rows, ", code("murmur eval"), " measures what it has learned."],
+    tokens: [code("murmur sample"), " writes with what it has learned, ", code("murmur eval"), " measures it, ", code("murmur export"),
+      " makes a folder of it for other programs."],
+  })[picture.unit()],
+};
+
 /** What the last evaluation said of held-out images or rows, the figure that people ask for first. */
 function scores({ accuracy, roc_auc: area, rmse, r_squared: share }) {
   return [
@@ -151,7 +174,7 @@ function howFar({ sample, up }) {
   if (isNumber(share)) parts.push(`${percent(share)} ${isNumber(sample.copied) ? "copied" : "done"}`);
   if (isNumber(sample.progress_max)) parts.push(`swarm step ${count(Math.max(0, sample.progress))} of ${count(sample.progress_max)}`);
   else parts.push(`own step ${count(sample.steps)}${isNumber(sample.steps_max) ? ` of ${count(sample.steps_max)}` : ""}`);
-  if (isNumber(sample.seconds_left)) parts.push(`${duration(sample.seconds_left)} left`);
+  if (isNumber(sample.seconds_left) && sample.phase === "training") parts.push(`${duration(sample.seconds_left)} left`);
   parts.push(`running for ${duration(up)}`);
   return parts.join(" · ");
 }
