@@ -122,6 +122,13 @@ async function keysAndNames(browser) {
   await page.reload();
   await page.waitForSelector("main h1");
   check((await page.evaluate(() => document.documentElement.dataset.theme)) === "dark", "and stays after a reload");
+  const ink = () => page.evaluate(() => getComputedStyle(document.documentElement).getPropertyValue("--ink").trim());
+  const onScreen = await ink();
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ media: "print", colorScheme });
+    check((await ink()) === "#1f2328" && onScreen !== "#1f2328", `paper is light where the screen is dark, the system's ${colorScheme}`);
+  }
+  await page.emulateMedia({ media: null, colorScheme: null });
   await open(page, "run");
   await page.locator("#token").fill("00");
   await page.locator("#token").press("Enter");

@@ -190,6 +190,7 @@ fn the_page_says_in_its_first_sentence_what_came_of_it() {
         assert!(page.to_lowercase().contains(&part.to_lowercase()), "{part} is missing");
     }
     assert!(page.contains("cannot be estimated"), "nobody was alone first");
+    assert!(!page.contains("@media (prefers"), "paper is light, whatever the screen is");
     // Bob has 35 records, a second apart; 36 an hour are a hundredth a second.
     let (_, given) = page.split_once("What each machine gave").expect("a table");
     let row = given.split("</tr>").find(|row| row.contains("bob")).expect("a row of bob");

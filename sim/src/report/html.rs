@@ -5,7 +5,7 @@ use super::svg::escaped;
 
 const STYLE: &str = "\
 :root { color-scheme: light dark; --ground: #ffffff; --text: #24292f; --soft: #57606a; --line: #d8dee4; }
-@media (prefers-color-scheme: dark) { :root { --ground: #0d1117; --text: #e6edf3; --soft: #9da7b3; --line: #30363d; } }
+@media screen and (prefers-color-scheme: dark) { :root { --ground: #0d1117; --text: #e6edf3; --soft: #9da7b3; --line: #30363d; } }
 body { background: var(--ground); color: var(--text); font: 16px/1.5 system-ui, 'DejaVu Sans', sans-serif; max-width: 50rem; \
 margin: 2rem auto; padding: 0 1rem; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } h3 { font-size: 1rem; margin-bottom: .2rem; }
@@ -16,7 +16,7 @@ th:first-child, td:first-child { text-align: left; } code { overflow-wrap: anywh
 pre { overflow-x: auto; font-size: .85rem; }
 .t { fill: var(--text); font-size: 12px; }
 .key { display: inline-block; width: 1em; height: .8em; margin: 0 .3em 0 .9em; vertical-align: middle; }
-@media print { body { max-width: none; margin: 0; font-size: 11pt; } .wide { overflow: visible; } svg, tr { break-inside: avoid; } \
+@media print { :root { color-scheme: light; } body { max-width: none; margin: 0; font-size: 11pt; } .wide { overflow: visible; } svg, tr { break-inside: avoid; } \
 h2, h3 { break-after: avoid; } }
 ";
 
@@ -71,6 +71,7 @@ mod tests {
         assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
         assert!(page.contains("<th>a &amp; b</th>") && page.contains("default-src 'none'"), "{page}");
         let linked = linked_table(&["a"], &[("\"><img".to_owned(), vec!["<b>".to_owned(), "<i>".to_owned()])]);
+        assert!(!page.contains("@media (prefers"), "paper is light: {page}");
         assert!(linked.contains("<td><a href=\"&quot;&gt;&lt;img\">&lt;b&gt;</a></td><td>&lt;i&gt;</td>"), "{linked}");
     }
 }

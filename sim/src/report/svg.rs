@@ -146,7 +146,10 @@ impl Chart {
         let font = "font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"13\" fill=\"#24292f\"";
         put(svg, &format!("<svg xmlns=\"http://www.w3.org/2000/svg\" {size} {font} role=\"img\">\n"));
         put(svg, &format!("<title>{}</title>\n<style>\n", escaped(&self.title)));
-        put(svg, "@media (prefers-color-scheme: dark) {\n.ground { fill: #0d1117; } text { fill: #e6edf3; }\n");
+        put(
+            svg,
+            "@media screen and (prefers-color-scheme: dark) {\n.ground { fill: #0d1117; } text { fill: #e6edf3; }\n",
+        );
         put(svg, ".grid { stroke: #30363d; } .frame { stroke: #8b949e; }\n");
         for (index, (_, dark, _)) in LINES.iter().enumerate() {
             put(svg, &format!(".c{index} {{ stroke: {dark}; }} .b{index} {{ fill: {dark}; }}\n"));
@@ -393,6 +396,7 @@ mod tests {
         ] {
             assert!(svg.contains(part), "{part} is missing in {svg}");
         }
+        assert!(!svg.contains("@media (prefers"), "paper is light: {svg}");
     }
 
     #[test]

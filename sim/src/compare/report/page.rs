@@ -12,7 +12,7 @@ use crate::report::{bytes, count, counted, html};
 /// What the timelines add to the page's style.
 const STYLE: &str = "\
 :root { --work: #0072b2; --send: #d55e00; --wait: #e4e8ec; }
-@media (prefers-color-scheme: dark) { :root { --work: #56b4e9; --send: #ff9a5c; --wait: #262c34; } }
+@media screen and (prefers-color-scheme: dark) { :root { --work: #56b4e9; --send: #ff9a5c; --wait: #262c34; } }
 .work { fill: var(--work); } .send { fill: var(--send); } .wait { fill: var(--wait); }
 ";
 
