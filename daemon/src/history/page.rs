@@ -21,7 +21,7 @@ const STYLE: &str = "\
 :root { --bar: #0072b2; --seen: #9fb6c6; --bad: #b3003c; }
 @media screen and (prefers-color-scheme: dark) { :root { --bar: #56b4e9; --seen: #4d6373; --bad: #ff7a9c; } }
 .bar { fill: var(--bar); } .seen { fill: var(--seen); } .bad { stroke: var(--bad); stroke-width: 2.5; fill: none; } \
-.tick { stroke: var(--line); } .box { white-space: pre-wrap; overflow-wrap: anywhere; } td.box { text-align: left; }
+.tick { stroke: var(--line); } .box { white-space: pre-wrap; overflow-wrap: anywhere; } td.box { text-align: left; min-width: 16rem; }
 ";
 
 /// How a report came to be.
