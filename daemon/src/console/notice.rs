@@ -52,6 +52,11 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             "{} is left alone: it is of another run, or has no ticket of this closed one (`murmur ticket` prints one)",
             name(peer)
         )),
+        // So does a node of a closed run that has found this one by the address or the table of its own.
+        Notice::PeerRefused { peer, refusal: Refusal::Closed } => plain(format!(
+            "{} is left alone: its run is closed; if it is this one, join with a ticket (`murmur ticket` there prints one)",
+            name(peer)
+        )),
         Notice::PeerRefused { peer, refusal: refusal @ Refusal::OtherRun { .. } } => {
             plain(foreign(&format!("{} is left alone: it {refusal}", name(peer))))
         }
@@ -264,6 +269,7 @@ mod tests {
             (other_run(&["model.layers: 2 here, 4 there", founder]), "is left alone: it takes part in another run"),
             (other_run(&[founder]), "is left alone: it takes part in another founder's run of the same name"),
             (refused(Refusal::Stranger), "is left alone: it is of another run, or has no ticket of this closed one"),
+            (refused(Refusal::Closed), "is left alone: its run is closed; if it is this one, join with a ticket"),
         ];
         for (words, expected) in cases {
             assert!(words.hint.is_none() && words.text.contains(expected), "{}", words.text);
