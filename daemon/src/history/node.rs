@@ -19,6 +19,9 @@ const SESSIONS_MAX: usize = 500;
 /// Between two samples, which come every second, no more than this counts as time that was spent in the state of the first.
 const SAMPLE_SECONDS_MAX: f64 = 30.0;
 
+/// Members that agree anew on who averages average with nobody for a second or two; this long, they were apart.
+const APART_SECONDS_MIN: f64 = 5.0;
+
 /// A node from its first record to its last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeHistory {
@@ -61,6 +64,8 @@ pub(crate) struct NodeHistory {
     pub(crate) ratios: (u64, u64, u64),
     /// Whether its run averages all members at once.
     pub(crate) is_synchronous: bool,
+    /// Seconds in which it then averaged with nobody although a member was connected, between two times of averaging with one.
+    pub(crate) apart_seconds: f64,
     /// Whether it began with a model of other members.
     pub(crate) has_copied: bool,
     /// The first exchange that was completed: its place.
@@ -77,6 +82,8 @@ pub(crate) struct NodeHistory {
     before: (u64, u64, Option<f64>),
     /// The sample before, and its time in its process.
     last: Option<(f64, Sample)>,
+    /// Seconds since this process averaged with a member that it was apart; none where it has not done so yet.
+    apart: Option<f64>,
 }
 
 /// Where a node stood.
@@ -246,6 +253,7 @@ impl NodeHistory {
         self.place.piece += 1;
         self.before = (self.place.sent, self.received, self.cpu_seconds);
         self.last = None;
+        self.apart = None;
         for partner in self.partners.values_mut() {
             partner.before = partner.bytes.unwrap_or_default();
         }
@@ -295,6 +303,7 @@ impl NodeHistory {
                 self.training_seconds += seconds;
                 self.accompanied_seconds += if sample.peers > 0 { seconds } else { 0.0 };
                 self.trained_until = self.time;
+                self.take_members(sample, seconds);
                 // Later samples repeat the last one.
                 if let Some(ratio) = sample.ratio {
                     self.ratios.0 += 1;
@@ -323,6 +332,17 @@ impl NodeHistory {
         });
         self.last = Some((up, sample.clone()));
         self.sample = Some(sample.clone());
+    }
+
+    fn take_members(&mut self, sample: &Sample, seconds: f64) {
+        match (sample.members, &mut self.apart) {
+            (Some(2..), apart) => {
+                let lasted = apart.replace(0.0).unwrap_or_default();
+                self.apart_seconds += if lasted >= APART_SECONDS_MIN { lasted } else { 0.0 };
+            }
+            (Some(_), Some(apart)) if sample.peers > 0 => *apart += seconds,
+            _ => {}
+        }
     }
 
     fn take_peers(&mut self, peers: &Peers) {

@@ -279,6 +279,37 @@ fn a_run_that_is_over_and_served_is_not_under_way() {
     assert!(served.contains(" over 11 s,") && !served.contains("further apart"), "{served}");
 }
 
+/// Two members that average all at once; Ada's process averages with nobody for twenty seconds, and for two.
+#[test]
+fn members_that_were_apart_are_said_to_have_been() {
+    let mut ada = Teller::new(ADA);
+    ada.begin("ada", 0);
+    for (members, seconds) in [(0, 9), (2, 5), (1, 20), (2, 5), (0, 2), (2, 5), (1, 30)] {
+        for _ in 0..seconds {
+            let waited_seconds = Some(0.0);
+            let sample = Sample {
+                phase: "training".to_owned(),
+                members: Some(members),
+                peers: 1,
+                waited_seconds,
+                ..Sample::default()
+            };
+            ada.tell(Body::Sample(Box::new(sample)));
+        }
+    }
+    let facts = PeerFacts { peer: BOB.to_owned(), connected: true, ..PeerFacts::default() };
+    ada.tell(Body::Peers(Peers { peers: vec![facts], more: 0 }));
+    let said = verdict::verdict(&history(ada.told.clone()), BEGIN as f64 / 1000.0 + 1e6, false);
+    assert!(said.contains("1 node of 2 trained with others, as one, over"), "{said}");
+    assert!(said.contains("members that were connected averaged with nobody for 20 s"), "{said}");
+    let together = ada
+        .told
+        .into_iter()
+        .filter(|record| !matches!(&record.body, Body::Sample(sample) if sample.members == Some(1)));
+    let said = verdict::verdict(&history(together), BEGIN as f64 / 1000.0 + 1e6, false);
+    assert!(!said.contains("with nobody"), "{said}");
+}
+
 #[test]
 fn what_peers_say_is_text_and_the_page_asks_for_nothing() {
     let (ada, bob) = story();

@@ -28,6 +28,7 @@ pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String 
     let exchanges: u64 = nodes().map(|node| node.exchanges().0).sum();
     let is_synchronous = history.nodes.values().any(|node| node.is_synchronous);
     let how = match (exchanges, history.nodes.len() as u64 + others) {
+        (0, _) if is_synchronous && others > 0 && history.nodes.len() == 1 => "trained with others, as one,",
         (0, all) if is_synchronous && all > 1 => "trained together, as one,",
         (0, 1) => "trained alone",
         (0, _) => "trained without one exchange that was completed",
@@ -149,6 +150,11 @@ fn troubles(history: &History, now: f64) -> Vec<String> {
             "the models were further apart than they should be for {} of the time",
             figures::share(share)
         ));
+    }
+    let apart = history.nodes.values().map(|node| node.apart_seconds).fold(0.0, f64::max);
+    if apart > 0.0 {
+        let apart = duration(Duration::try_from_secs_f64(apart).unwrap_or_default());
+        all.push(format!("members that were connected averaged with nobody for {apart}"));
     }
     let counts: Vec<(u64, u64)> = history.nodes.values().map(NodeHistory::exchanges).collect();
     let (done, lost) =
