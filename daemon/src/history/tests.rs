@@ -279,6 +279,14 @@ fn a_run_that_is_over_and_served_is_not_under_way() {
     assert!(served.contains(" over 11 s,") && !served.contains("further apart"), "{served}");
 }
 
+#[test]
+fn a_long_name_is_cut_behind_the_id() {
+    let mut ada = Teller::new(ADA);
+    ada.begin("WWWWWWWW-machine-of-Wolfgang", 0);
+    let page = page_of(&history(ada.told), false);
+    assert!(page.contains(">ft9HyQ6X \u{201c}WWWWWWWW-\u{2026}<"), "{page}");
+}
+
 /// Two members that average all at once; Ada's process averages with nobody for twenty seconds, and for two.
 #[test]
 fn members_that_were_apart_are_said_to_have_been() {

@@ -18,8 +18,8 @@ const TOP: f64 = 8.0;
 /// Bars of members that were seen by others only, at most.
 const SEEN_MAX: usize = 40;
 
-/// Characters of a label that fit beside the bars.
-const LABEL_MAX: usize = 24;
+/// Characters of a label that fit beside the bars: an id, and the beginning of a name, wide letters too.
+const LABEL_MAX: usize = 20;
 
 /// Places on the axis that say their time.
 const TICKS: usize = 4;
@@ -67,8 +67,8 @@ fn drawing(text: &mut String, history: &History, names: &Names, now: f64) {
     let at = |time: f64| LEFT + (WIDTH - LEFT - RIGHT) * ((time - begin) / length).clamp(0.0, 1.0);
     let _ = writeln!(
         text,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\"><title>Who was there when</title>"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" role=\"img\"><title>Who was there when</title>"
     );
     let base = height - 6.0;
     for tick in 0..=TICKS {
@@ -80,7 +80,12 @@ fn drawing(text: &mut String, history: &History, names: &Names, now: f64) {
     }
     let label = |text: &mut String, row: usize, id: &str| {
         let (right, y) = (LEFT - 8.0, TOP + ROW * row as f64 + 14.0);
-        let name: String = names.label(id).chars().take(LABEL_MAX).collect();
+        let mut name = names.label(id);
+        if let Some((end, _)) = name.char_indices().nth(LABEL_MAX) {
+            name.truncate(end);
+            name.pop();
+            name.push('\u{2026}');
+        }
         let _ = writeln!(
             text,
             "<text class=\"t\" x=\"{right}\" y=\"{y:.1}\" text-anchor=\"end\">{}</text>",
