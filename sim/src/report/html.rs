@@ -9,7 +9,7 @@ const STYLE: &str = "\
 body { background: var(--ground); color: var(--text); font: 16px/1.5 system-ui, 'DejaVu Sans', sans-serif; max-width: 50rem; \
 margin: 2rem auto; padding: 0 1rem; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } h3 { font-size: 1rem; margin-bottom: .2rem; }
-.verdict { font-size: 1.15rem; } .soft { color: var(--soft); } svg { max-width: 100%; height: auto; }
+.verdict { font-size: 1.15rem; } .soft { color: var(--soft); } svg { max-width: 100%; min-width: 34rem; height: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; } .wide { overflow-x: auto; }
 th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } code { overflow-wrap: anywhere; }
@@ -34,6 +34,11 @@ pub fn begin(title: &str, style: &str) -> String {
          content=\"{POLICY}\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{title}</title>\n<style>{STYLE}{style}</style></head><body>\n<h1>{title}</h1>\n"
     )
+}
+
+/// A drawing, which is moved aside where it would be too small to read.
+pub fn drawing(svg: &str) -> String {
+    format!("<div class=\"wide\">{svg}</div>\n")
 }
 
 /// A table: a head, then rows of as many cells, all of them text. The first column is aligned to the left.
@@ -71,6 +76,7 @@ mod tests {
         assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
         assert!(page.contains("<th>a &amp; b</th>") && page.contains("default-src 'none'"), "{page}");
         let linked = linked_table(&["a"], &[("\"><img".to_owned(), vec!["<b>".to_owned(), "<i>".to_owned()])]);
+        assert!(drawing("<svg>").contains("class=\"wide\"") && page.contains("min-width: 34rem"), "{page}");
         assert!(!page.contains("@media (prefers"), "paper is light: {page}");
         assert!(linked.contains("<td><a href=\"&quot;&gt;&lt;img\">&lt;b&gt;</a></td><td>&lt;i&gt;</td>"), "{linked}");
     }

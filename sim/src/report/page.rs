@@ -136,7 +136,7 @@ fn charts(page: &mut String, report: &RunReport) {
     if report.seeds.len() > SEEDS_SHADED {
         let _ = writeln!(page, "<p class=\"soft\">Windows of the first {SEEDS_SHADED} seeds.</p>");
     }
-    plots.iter().for_each(|plot| page.push_str(&plot.svg));
+    plots.iter().for_each(|plot| page.push_str(&html::drawing(&plot.svg)));
 }
 
 fn section(page: &mut String, report: &RunReport, seed: &SeedReport, replay: &str) {
@@ -172,7 +172,7 @@ fn section(page: &mut String, report: &RunReport, seed: &SeedReport, replay: &st
     }
     // Of one seed the charts stand above.
     if report.seeds.len() > 1 {
-        plots_of(&report.scenario, &[seed]).iter().for_each(|plot| page.push_str(&plot.svg));
+        plots_of(&report.scenario, &[seed]).iter().for_each(|plot| page.push_str(&html::drawing(&plot.svg)));
     }
 }
 

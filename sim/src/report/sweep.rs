@@ -150,7 +150,7 @@ fn charts(page: &mut String, swept: &[Swept]) {
             seed.summary.disagreement
         }),
     ];
-    over_value.iter().flatten().for_each(|chart| page.push_str(&chart.to_svg()));
+    over_value.iter().flatten().for_each(|chart| page.push_str(&html::drawing(&chart.to_svg())));
     if swept.len() > CURVES_MAX {
         page.push_str("<p class=\"soft\">Curves over time are on the page of each combination.</p>\n");
         return;

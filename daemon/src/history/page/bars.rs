@@ -67,7 +67,7 @@ fn drawing(text: &mut String, history: &History, names: &Names, now: f64) {
     let at = |time: f64| LEFT + (WIDTH - LEFT - RIGHT) * ((time - begin) / length).clamp(0.0, 1.0);
     let _ = writeln!(
         text,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+        "<div class=\"wide\"><svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
          height=\"{height}\" role=\"img\"><title>Who was there when</title>"
     );
     let base = height - 6.0;
@@ -116,7 +116,7 @@ fn drawing(text: &mut String, history: &History, names: &Names, now: f64) {
         label(text, row, id);
         spans.iter().for_each(|span| bar(text, row, "seen", span));
     }
-    text.push_str("</svg>\n");
+    text.push_str("</svg></div>\n");
     if seen.len() > SEEN_MAX {
         paragraph(text, "soft", &format!("{} more members are not drawn.", seen.len() - SEEN_MAX));
     }

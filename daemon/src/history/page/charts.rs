@@ -77,13 +77,13 @@ pub(super) fn losses(text: &mut String, history: &History, names: &Names) {
     for (title, x_label, x) in axes {
         let curves = curves(history, names, values, &*x);
         let chart = Chart { title: title.to_owned(), x_label, y_label: prediction.clone(), curves, ..Chart::default() };
-        text.push_str(&chart.to_svg());
+        text.push_str(&html::drawing(&chart.to_svg()));
     }
     if has_evaluations {
         let title = "Training loss against time".to_owned();
         let curves = curves(history, names, trained, &move |place| (place.time - begin) / scale);
         let chart = Chart { title, x_label: time_label, y_label: prediction, curves, ..Chart::default() };
-        text.push_str(&chart.to_svg());
+        text.push_str(&html::drawing(&chart.to_svg()));
     }
 }
 
@@ -168,7 +168,8 @@ fn over_time(
     let (begin, end) = history.times();
     let (unit, scale) = time_unit(end - begin);
     let curves = curves(history, names, values, &move |place| (place.time - begin) / scale);
-    text.push_str(&Chart { x_label: format!("{unit} since the beginning"), curves, ..chart }.to_svg());
+    let chart = Chart { x_label: format!("{unit} since the beginning"), curves, ..chart };
+    text.push_str(&html::drawing(&chart.to_svg()));
 }
 
 fn known(node: &NodeHistory, value: impl Fn(&Point) -> Option<f64>) -> Vec<Value> {

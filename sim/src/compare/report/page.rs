@@ -95,7 +95,7 @@ fn curves(text: &mut String, results: &Results, figures: &Figures) {
         let curves = figures.rows.iter().map(|row| curve(results, &row.method, x)).collect();
         let (title, x_label, y_label) = (title.to_owned(), x_label.to_owned(), "loss, nats per byte".to_owned());
         let chart = Chart { title, x_label, y_label, curves, ..Chart::default() };
-        text.push_str(&chart.to_svg());
+        text.push_str(&html::drawing(&chart.to_svg()));
     }
 }
 
@@ -155,7 +155,7 @@ fn timelines(text: &mut String, results: &Results, figures: &Figures) {
     for row in &figures.rows {
         if let Some(run) = results.of(&row.method).first() {
             let _ = writeln!(text, "<h3>{}</h3>", row.method.name);
-            text.push_str(&timeline::svg(run, 0.0, length));
+            text.push_str(&html::drawing(&timeline::svg(run, 0.0, length)));
         }
     }
 }
@@ -193,7 +193,8 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
         for row in &figures.rows {
             if let Some(run) = results.with(&row.method, *fault).first() {
                 let _ = writeln!(text, "<h3>{} when {}</h3>", row.method.name, fault.title());
-                text.push_str(&timeline::svg(run, (begin - length / 4.0).max(0.0), begin + 0.75 * length));
+                let (from, to) = ((begin - length / 4.0).max(0.0), begin + 0.75 * length);
+                text.push_str(&html::drawing(&timeline::svg(run, from, to)));
             }
         }
     }
