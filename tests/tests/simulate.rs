@@ -376,7 +376,7 @@ fn a_comparison_of_what_there_is_not_ends_in_one_line_with_a_hint() {
         (&["--links", book], 3, "book.txt:1: ", of_links),
         (&["--speeds", "1,1,0.5", "--nodes", "2"], 2, "--speeds has 3 speeds, for 2 nodes", "repeated"),
         (&["--steps", "9223372036854775807"], 2, "--steps", "1 to 1000000000"),
-        (&["--data", book], 3, "book.txt: ", "a longer text"),
+        (&["--data", book], 5, "book.txt: ", "a longer text"),
         (&["--data", "/nowhere/book.txt"], 5, "/nowhere/book.txt", "plain text"),
         (&["/nowhere/run.toml"], 3, "/nowhere/run.toml", "hint: "),
     ];
