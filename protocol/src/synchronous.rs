@@ -349,7 +349,7 @@ impl Synchronous {
             dropped: counts.dropped,
             copied: counts.copied,
             differed: counts.differed,
-            deadline: self.collective.deadline(),
+            deadline: self.collective.limit(),
         });
     }
 

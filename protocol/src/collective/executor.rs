@@ -224,11 +224,6 @@ impl Collective {
         reduction.expected.front().map(|line| self.members.at(self.schedule.moves[*line].from))
     }
 
-    /// How long an operation is given at present.
-    pub fn deadline(&self) -> Duration {
-        self.limit()
-    }
-
     /// Whether it has dropped an operation and seeks agreement.
     pub fn is_stalled(&self) -> bool {
         matches!(self.phase, Phase::Stalled(_))
@@ -313,8 +308,8 @@ impl Collective {
         }
     }
 
-    /// How long to wait now.
-    pub(super) fn limit(&self) -> Duration {
+    /// How long an operation is given at present.
+    pub(crate) fn limit(&self) -> Duration {
         if self.copies == 0 { self.timeout.limit() } else { self.limit_with_copies(self.copies) }
     }
 

@@ -43,9 +43,6 @@ pub const NUMBER_MAX: u64 = 1 << 62;
 /// Characters of a reason that is told to the other side, at most.
 pub const REASON_BYTES_MAX: usize = 500;
 
-/// How long a helper keeps its stage after its captain is gone.
-pub const STAGE_KEPT_FOR: Duration = Duration::from_secs(600);
-
 /// Within which time a new cut has to repay what its copying costs.
 pub const REPAYS_WITHIN: Duration = Duration::from_secs(600);
 
