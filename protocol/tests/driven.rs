@@ -95,19 +95,15 @@ pub(crate) fn standing() -> Standing {
     Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, progress: 10.0 }
 }
 
-/// A proposal to average the whole model in codes of so many bits.
+/// A proposal to average the whole model in codes of 16 bits within 20 s, whatever is left of the other's step.
+pub(crate) fn proposal(exchange: u64, standing: Standing) -> Propose {
+    let (part, step_left_max_ms) = (murmur_protocol::Part::MODEL, u32::MAX);
+    Propose { exchange, part, nonce: 1, bits: 16, reference: 0, standing, deadline_ms: 20_000, step_left_max_ms }
+}
+
+/// The same in codes of so many bits, on its way.
 pub(crate) fn propose(exchange: u64, bits: u8, standing: Standing) -> Message {
-    let part = murmur_protocol::Part::MODEL;
-    Message::Propose(Propose {
-        exchange,
-        part,
-        nonce: 1,
-        bits,
-        reference: 0,
-        standing,
-        deadline_ms: 20_000,
-        step_left_max_ms: u32::MAX,
-    })
+    Message::Propose(Propose { bits, ..proposal(exchange, standing) })
 }
 
 pub(crate) fn proposes(effects: &[Effect]) -> bool {

@@ -5,7 +5,7 @@ mod changes;
 use murmur_protocol::message::{Accept, Chunks, Descriptor, KnownPeer, Propose, Reject, RejectReason};
 use murmur_protocol::*;
 
-use crate::driven::{Driven, first, peer, said, standing};
+use crate::driven::{Driven, first, peer, proposal, said, standing};
 use crate::joining::requests;
 
 /// Two fragments of two blocks each, the second a little shorter: five chunks and five.
@@ -80,17 +80,7 @@ fn a_joiner_copies_what_it_holds_from_those_who_have_it() {
 fn whose_part_is_another_is_refused_without_blame() {
     let (mut node, _) = Driven::with(config(Start::WithModel, Holding::of([1])), PARAMETERS, 1);
     let propose = |exchange, index| {
-        let part = fragment(index);
-        let propose = Propose {
-            exchange,
-            part,
-            nonce: 1,
-            bits: 16,
-            reference: 0,
-            standing: standing(),
-            deadline_ms: 20_000,
-            step_left_max_ms: u32::MAX,
-        };
+        let propose = Propose { part: fragment(index), ..proposal(exchange, standing()) };
         Message::Propose(propose)
     };
     let refused = node.hear_from(1, propose(1, 0));

@@ -8,11 +8,11 @@ use std::time::Duration;
 use murmur_protocol::bounds::{JOINING_RETRY, STATE_COPY_KEPT, STATE_COPY_STEPS, STATE_PARTS_SENT_MAX};
 use murmur_protocol::message::{Chunks, Message, Propose, Standing, TransferHeader};
 use murmur_protocol::{
-    AddressRange, Config, Effect, Event, NetworkOrder, Notice, Part, Payload, PeerId, RequestId, RunManifest,
-    Selection, Snapshot, Start, TrainerOrder, TrainingReport,
+    AddressRange, Config, Effect, Event, NetworkOrder, Notice, Payload, PeerId, RequestId, RunManifest, Selection,
+    Snapshot, Start, TrainerOrder, TrainingReport,
 };
 
-use crate::driven::{Driven, each, first, layout, peer, said};
+use crate::driven::{Driven, each, first, layout, peer, proposal, said};
 
 const PARAMETERS: usize = 95;
 const CHUNK: usize = 10;
@@ -338,16 +338,7 @@ fn who_wants_to_exchange_with_a_joiner_waits_for_half_of_its_copy() {
     let [(donor, request, _)] = requests(&first)[..] else { panic!("the only peer: {first:?}") };
     let retry_after_ms = |driven: &mut Driven, exchange| {
         let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress: 7.0 };
-        let propose = Propose {
-            exchange,
-            part: Part::MODEL,
-            nonce: 1,
-            bits: 8,
-            reference: 0,
-            standing,
-            deadline_ms: 60_000,
-            step_left_max_ms: u32::MAX,
-        };
+        let propose = Propose { bits: 8, deadline_ms: 60_000, ..proposal(exchange, standing) };
         let effects = driven.tell(Event::MessageReceived { peer: donor, message: Message::Propose(propose) });
         first!(said(effects.iter()), (_, Message::Reject(reject)) => reject.retry_after_ms)
     };

@@ -8,7 +8,7 @@ use murmur_protocol::message::{Propose, RejectReason, Standing};
 use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, encode, merge};
 use murmur_protocol::*;
 
-use crate::driven::{PARAMETERS, first, layout, said};
+use crate::driven::{PARAMETERS, first, layout, proposal, said};
 
 const EXCHANGE: u64 = 1;
 const NONCE: u64 = 1;
@@ -67,17 +67,8 @@ impl Responder {
 
     fn hear_proposal_of(&mut self, peer: PeerId, (exchange, nonce): (u64, u64), timeout: Duration) -> Vec<Effect> {
         let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, progress: self.progress_told };
-        let (part, deadline_ms) = (murmur_protocol::Part::MODEL, timeout.as_millis() as u32);
-        let propose = Propose {
-            exchange,
-            part,
-            nonce,
-            bits: 16,
-            reference: 0,
-            standing,
-            deadline_ms,
-            step_left_max_ms: u32::MAX,
-        };
+        let deadline_ms = timeout.as_millis() as u32;
+        let propose = Propose { nonce, deadline_ms, ..proposal(exchange, standing) };
         self.tell(Event::MessageReceived { peer, message: Message::Propose(propose) })
     }
 

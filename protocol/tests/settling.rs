@@ -9,15 +9,14 @@ use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 
 use crate::copying_anew::proposals;
-use crate::driven::{Driven, PARAMETERS};
+use crate::driven::{Driven, PARAMETERS, proposal};
 use crate::responding::{PATIENCE, Responder, encoded, merged, reply, starter};
 
 /// This node answers an exchange that a partner has started: a probe where `gamma` is 0; what follows.
 fn exchange_with(node: &mut Responder, peer: PeerId, exchange: u64, gamma: f32) -> Vec<Effect> {
     let standing = Standing { weight: 1000.0, clip: 1.0, gamma, progress: 10.0 };
-    let (part, deadline_ms) = (Part::MODEL, PATIENCE.as_millis() as u32);
-    let propose =
-        Propose { exchange, part, nonce: 1, bits: 16, reference: 0, standing, deadline_ms, step_left_max_ms: u32::MAX };
+    let deadline_ms = PATIENCE.as_millis() as u32;
+    let propose = Propose { deadline_ms, ..proposal(exchange, standing) };
     node.tell(Event::MessageReceived { peer, message: Message::Propose(propose) });
     let (scales, codes) = (TransferHeader::Scales { exchange }, TransferHeader::ProposalCodes { exchange });
     let effects = node.tell(Event::TransferReceived { peer, header: scales, payload: encoded().scales });

@@ -150,10 +150,7 @@ impl Responder {
         let width = averaging.accepted_width(propose.part, propose.bits);
         let timeout = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
         let (timely, step_left) = (timeout - timeout / REPLY_SHARE, averaging.step_time.left(now));
-        let step_left_max = match propose.step_left_max_ms {
-            u32::MAX => timely,
-            milliseconds => timely.min(Duration::from_millis(milliseconds.into())),
-        };
+        let step_left_max = timely.min(Duration::from_millis(propose.step_left_max_ms.into()));
         let is_over = self.newest_number(peer).is_some_and(|newest| propose.exchange <= newest);
         let reason = match width {
             _ if is_over => Some(RejectReason::Over),

@@ -6,7 +6,7 @@ use murmur_protocol::bounds::{STATE_PARTS_SENT_MAX, STATE_RETRY};
 
 use super::*;
 
-use crate::driven::{each, first, said};
+use crate::driven::{self, each, first, said};
 
 fn changed(holding: Holding) -> Event {
     Event::HoldingChanged { holding }
@@ -17,17 +17,7 @@ fn whole() -> (Driven, Vec<Effect>) {
 }
 
 fn proposal(exchange: u64, index: u16) -> Message {
-    let (part, standing) = (fragment(index), standing());
-    Message::Propose(Propose {
-        exchange,
-        part,
-        nonce: exchange,
-        bits: 16,
-        reference: 0,
-        standing,
-        deadline_ms: 20_000,
-        step_left_max_ms: u32::MAX,
-    })
+    Message::Propose(Propose { part: fragment(index), nonce: exchange, ..driven::proposal(exchange, standing()) })
 }
 
 fn accept(propose: &Propose) -> Message {
