@@ -33,7 +33,7 @@ use wire::Opening;
 pub use wire::{Answer, Challenge, Greeting, Hello, OtherVersion};
 
 /// The version of everything on the wire. Nodes of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 15;
+pub const PROTOCOL_VERSION: u32 = 16;
 
 /// Addresses that a node may claim for itself in a handshake.
 pub const OWN_ADDRESSES_MAX: usize = 8;

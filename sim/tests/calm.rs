@@ -132,6 +132,34 @@ fn a_slow_member_keeps_no_partner_from_its_rounds() {
     }
 }
 
+/// An exchange with a member on a slow line takes as long as twenty steps, and others go on beside it.
+#[test]
+fn a_member_on_a_slow_line_keeps_no_partner_from_its_rounds() {
+    let started = |kind, slowest: f64| {
+        let mut scenario = Scenario::calm(8);
+        scenario.gossip.kind = kind;
+        (scenario.gossip.interval_steps, scenario.gossip.interval_steps_min) = (4, 2);
+        scenario.network.fills_gaps = true;
+        scenario.parameters = 20_000;
+        scenario.nodes.iter_mut().for_each(|plan| plan.step_time = Duration::from_millis(100));
+        let line = &mut scenario.nodes[7];
+        (line.uplink_bytes_per_second, line.downlink_bytes_per_second) = (slowest, slowest);
+        let swarm = after(seconds(300), scenario, 1);
+        let exchanges = |host| swarm.status(host).expect("it runs").exchanges;
+        let slow = exchanges(7);
+        for host in 0..8 {
+            eprintln!("{host} {:?} {}", exchanges(host), swarm.status(host).expect("it runs").interval_steps);
+        }
+        let of_slow = (slow.completed_as_starter + slow.completed_as_responder) as f64;
+        ((0..7).map(|host| exchanges(host).completed_as_starter).sum::<u64>() as f64, of_slow)
+    };
+    for (kind, line) in [(GossipKind::Links, 3e3), (GossipKind::Pairs, 24e3)] {
+        let (equal, _) = started(kind, 1e9);
+        let (beside_a_slow_one, of_slow) = started(kind, line);
+        eprintln!("{kind:?}: {beside_a_slow_one} of {equal}, {of_slow}");
+    }
+}
+
 /// Nothing but the time of a step says how long an exchange of such members takes.
 #[test]
 fn members_whose_steps_take_minutes_are_averaged() {

@@ -38,7 +38,7 @@ use handler::{Abandoned, InboundQueues, OpenRequest};
 pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/control/1");
 
 /// One transfer.
-pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/bulk/2");
+pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/bulk/3");
 
 /// One request for a shard of shared data, and its answer.
 pub const DATA_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/data/1");

@@ -10,8 +10,9 @@ use murmur_protocol::{Event, Payload, PeerId, codec};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::digest::RunningDigest;
+use super::packing::{BLOCK_BYTES, BLOCK_WORD_BYTES, NotPacked, unpack};
 use super::room::{Held, Inflow};
-use super::{DIGEST_BYTES, LAST_WORD};
+use super::{DIGEST_BYTES, FORM_AND_LENGTH_BYTES, IN_BLOCKS, LAST_WORD, PLAIN};
 use crate::bounds::{
     CHUNK_BYTES, CONFIRM_BYTES, CONFIRM_BYTES_MAX, CONFIRM_PERIOD, CONFIRM_PERIOD_MAX, HEADER_BYTES_MAX,
     HEADER_TIMEOUT, MOVED_BYTES_MAX, PROGRESS_TIMEOUT, ROOM_START_BYTES, ROOM_TIMEOUT, STALL_HEARD_WITHIN,
@@ -62,13 +63,14 @@ async fn receive_and_acknowledge(
 ) -> Result<(), ReceiveError> {
     let header = within(HEADER_TIMEOUT, read_header(stream)).await?;
     let is_part = matches!(header, TransferHeader::State { .. });
-    let length = within(PROGRESS_TIMEOUT, read_length(stream)).await?;
+    let (is_in_blocks, length) = within(PROGRESS_TIMEOUT, read_form_and_length(stream)).await?;
     if length > shared.payload_bytes_max {
         return Err(Misbehaviour::WrongLength { expected: shared.payload_bytes_max, actual: length }.into());
     }
     let own_share = inflow.begin(length).await;
-    let mut incoming = Incoming { shared, inflow, stream, taken: Duration::ZERO, held: Held::new() };
-    let received = incoming.read_payload(length).await;
+    let told = Told { unconfirmed: 0, at: None };
+    let mut incoming = Incoming { shared, inflow, stream, came: 0, taken: Duration::ZERO, told, held: Held::new() };
+    let received = incoming.read_payload(length, is_in_blocks).await;
     let held = incoming.held;
     let payload = match received {
         Err(ReceiveError::TooSlow) => return Err(stalled(inflow)),
@@ -100,10 +102,15 @@ async fn read_header(stream: &mut Stream) -> Result<TransferHeader, ReceiveError
     Ok(codec::decode(&bytes).map_err(|error| Misbehaviour::Garbage(error.to_string()))?)
 }
 
-async fn read_length(stream: &mut Stream) -> Result<u64, ReceiveError> {
-    let mut length = [0; 8];
-    stream.read_exact(&mut length).await?;
-    Ok(u64::from_le_bytes(length))
+/// Whether the payload comes in blocks, and its length.
+async fn read_form_and_length(stream: &mut Stream) -> Result<(bool, u64), ReceiveError> {
+    let mut announced = [0; FORM_AND_LENGTH_BYTES];
+    stream.read_exact(&mut announced).await?;
+    let [form, length @ ..] = announced;
+    match form {
+        PLAIN | IN_BLOCKS => Ok((form == IN_BLOCKS, u64::from_le_bytes(length))),
+        _ => Err(Misbehaviour::Garbage(format!("a payload in the form {form}")).into()),
+    }
 }
 
 /// A payload on its way in.
@@ -111,8 +118,11 @@ struct Incoming<'a> {
     shared: &'a Shared,
     inflow: &'a Inflow,
     stream: &'a mut Stream,
+    /// Bytes of its form so far.
+    came: usize,
     /// The time that the peer has had so far: waits of this side do not count.
     taken: Duration,
+    told: Told,
     held: Held,
 }
 
@@ -120,14 +130,12 @@ impl Incoming<'_> {
     /// Reads `length` bytes and their digest. Memory is asked for as bytes arrive, each time as much as has come before, so that an
     /// announcement alone costs nothing. Once a peer has sent some the address space is taken for all of it: pages that nothing was
     /// written to are no memory, and the bytes need not move.
-    async fn read_payload(&mut self, length: u64) -> Result<Payload, ReceiveError> {
+    async fn read_payload(&mut self, length: u64, is_in_blocks: bool) -> Result<Payload, ReceiveError> {
         let too_long = Misbehaviour::WrongLength { expected: isize::MAX as u64, actual: length };
         let length = usize::try_from(length).map_err(|_| too_long)?;
         let mut bytes: Vec<u8> = Vec::new();
         let mut room = 0;
         let mut running = RunningDigest::default();
-        let mut told = Told { unconfirmed: 0, at: None };
-        let rate_min = self.inflow.rate_min();
         while bytes.len() < length {
             let start = bytes.len();
             if start == room {
@@ -137,16 +145,16 @@ impl Incoming<'_> {
                 let whole = if start < MOVED_BYTES_MAX { room } else { length };
                 bytes.try_reserve_exact(whole - start).map_err(|_| ReceiveError::NoRoom)?;
             }
-            bytes.resize(room.min(start + CHUNK_BYTES), 0);
-            let may_take = PROGRESS_TIMEOUT + Duration::from_secs_f64(start as f64 / rate_min);
-            let read = self.read_some(&mut bytes[start..], may_take, &mut told).await?;
-            bytes.truncate(start + read);
-            running.catch_up(&bytes);
-            self.shared.download.wait(read).await;
-            told.unconfirmed += read;
-            if bytes.len() < length && told.is_due() {
-                self.confirm(&mut told).await?;
+            if is_in_blocks {
+                // Rooms are of whole blocks.
+                bytes.resize(room.min(start + BLOCK_BYTES), 0);
+                self.read_block(&mut bytes[start..]).await?;
+            } else {
+                bytes.resize(room.min(start + CHUNK_BYTES), 0);
+                let read = self.read_some(&mut bytes[start..]).await?;
+                bytes.truncate(start + read);
             }
+            running.catch_up(&bytes);
         }
         let mut digest = [0; DIGEST_BYTES];
         within(PROGRESS_TIMEOUT, fill(self.stream, &mut digest)).await?;
@@ -156,41 +164,67 @@ impl Incoming<'_> {
         Ok(Payload::from(bytes))
     }
 
+    /// Reads the next block, whole.
+    async fn read_block(&mut self, plain: &mut [u8]) -> Result<(), ReceiveError> {
+        let mut word = [0; BLOCK_WORD_BYTES];
+        self.read_all(&mut word).await?;
+        let length = u32::from_le_bytes(word) as usize;
+        let no_block = || ReceiveError::from(Misbehaviour::Garbage(format!("a block of {length} bytes")));
+        if length == plain.len() {
+            return self.read_all(plain).await;
+        }
+        if length > plain.len() {
+            return Err(no_block());
+        }
+        let mut packed = vec![0; length];
+        self.read_all(&mut packed).await?;
+        unpack(&packed, plain).map_err(|NotPacked| no_block())
+    }
+
+    async fn read_all(&mut self, mut place: &mut [u8]) -> Result<(), ReceiveError> {
+        while !place.is_empty() {
+            let read = self.read_some(place).await?;
+            place = &mut place[read..];
+        }
+        Ok(())
+    }
+
     async fn make_room(&mut self, bytes: usize, length: usize) -> Result<(), ReceiveError> {
         let room = self.shared.room.grow(self.inflow, bytes as u64, length as u64, &mut self.held);
         // Several that wait for each other's memory must not wait for ever.
         timeout(ROOM_TIMEOUT, room).await.map_err(|_| ReceiveError::NoRoom)
     }
 
-    /// Reads what is there, and says what has come where nothing is. `may_take`: the time for what has come before.
-    async fn read_some(
-        &mut self,
-        buffer: &mut [u8],
-        may_take: Duration,
-        told: &mut Told,
-    ) -> Result<usize, ReceiveError> {
+    /// Reads what is there, and tells the sender what has come, now and where nothing comes.
+    async fn read_some(&mut self, place: &mut [u8]) -> Result<usize, ReceiveError> {
+        if self.told.is_due() {
+            self.confirm().await?;
+        }
+        let may_take = PROGRESS_TIMEOUT + Duration::from_secs_f64(self.came as f64 / self.inflow.rate_min());
         let begin = Instant::now();
         let too_slow = begin + may_take.saturating_sub(self.taken);
         let end = too_slow.min(begin + PROGRESS_TIMEOUT);
-        loop {
-            let until = told.due_at().map_or(end, |due| due.min(end));
-            match timeout_at(until, self.stream.read(buffer)).await {
+        let read = loop {
+            let until = self.told.due_at().map_or(end, |due| due.min(end));
+            match timeout_at(until, self.stream.read(place)).await {
                 Ok(Ok(0)) => return Err(ReceiveError::BrokenOff(io::ErrorKind::UnexpectedEof.into())),
-                Ok(read) => {
-                    self.taken += begin.elapsed();
-                    return Ok(read?);
-                }
+                Ok(read) => break read?,
                 Err(_) if until == too_slow => return Err(ReceiveError::TooSlow),
                 Err(_) if until == end => return Err(Stalled(PROGRESS_TIMEOUT).into()),
-                Err(_) => self.confirm(told).await?,
+                Err(_) => self.confirm().await?,
             }
-        }
+        };
+        self.taken += begin.elapsed();
+        self.shared.download.wait(read).await;
+        self.came += read;
+        self.told.unconfirmed += read;
+        Ok(read)
     }
 
-    async fn confirm(&mut self, told: &mut Told) -> Result<(), ReceiveError> {
-        let bytes = u32::try_from(told.unconfirmed).expect("a few pieces");
+    async fn confirm(&mut self) -> Result<(), ReceiveError> {
+        let bytes = u32::try_from(self.told.unconfirmed).expect("a few pieces");
         within(PROGRESS_TIMEOUT, say(self.stream, bytes)).await?;
-        *told = Told { unconfirmed: 0, at: Some(Instant::now()) };
+        self.told = Told { unconfirmed: 0, at: Some(Instant::now()) };
         Ok(())
     }
 }

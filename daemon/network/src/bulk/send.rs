@@ -13,8 +13,9 @@ use tokio::time::timeout_at;
 
 use super::digest::RunningDigest;
 use super::flow::{Flow, InFlight, TransferProgress};
-use super::{LAST_WORD, WORD_BYTES};
-use crate::bounds::{PROGRESS_TIMEOUT, STALL_HEARD_WITHIN};
+use super::packing::{BLOCK_BYTES, Packer};
+use super::{FORM_AND_LENGTH_BYTES, IN_BLOCKS, LAST_WORD, PLAIN, WORD_BYTES};
+use crate::bounds::{PACKED_BELOW_WINDOW, PROGRESS_TIMEOUT, STALL_HEARD_WITHIN};
 use crate::frame::write_frame;
 use crate::moving::{Stalled, within};
 use crate::rate_limit::RateLimiter;
@@ -66,14 +67,16 @@ pub(crate) async fn send(
     // What is left of the one before is soon through: the other side does not wait long for a header.
     let turn = turns.writing.lock_owned().await;
     within(PROGRESS_TIMEOUT, write_frame(&mut stream, &codec::encode(header)).err_into::<SendError>()).await?;
-    let length = (payload.len() as u64).to_le_bytes();
-    within(PROGRESS_TIMEOUT, stream.write_all(&length).err_into::<SendError>()).await?;
     let transfer = flow.begin();
+    let packer = (is_of_values(header) && transfer.window() < PACKED_BELOW_WINDOW).then(Packer::new);
+    let mut announced = [if packer.is_some() { IN_BLOCKS } else { PLAIN }; FORM_AND_LENGTH_BYTES];
+    announced[1..].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+    within(PROGRESS_TIMEOUT, stream.write_all(&announced).err_into::<SendError>()).await?;
     let activity = stream.activity().clone();
     let (reader, writer) = stream.split();
     // Both at once: confirmations come while bytes are still to be written.
     let written = async {
-        let writer = write(writer, payload, upload, &transfer, opens).await?;
+        let writer = Outgoing { writer, upload, transfer: &transfer }.write(payload, packer, opens).await?;
         drop(turn);
         Ok(writer)
     };
@@ -89,32 +92,60 @@ pub(crate) async fn send(
     Ok(())
 }
 
-async fn write(
-    mut writer: WriteHalf<Stream>,
-    payload: &Payload,
-    upload: &RateLimiter,
-    transfer: &InFlight,
-    opens: OwnedMutexGuard<()>,
-) -> Result<WriteHalf<Stream>, SendError> {
-    let bytes = payload.bytes();
-    let mut digest = RunningDigest::default();
-    let (mut rest, mut opens) = (&bytes[..], Some(opens));
-    while !rest.is_empty() {
-        opens = opens.filter(|_| rest.len() > transfer.window());
-        let (piece, behind) = rest.split_at(transfer.piece().min(rest.len()));
-        rest = behind;
-        digest.catch_up(&bytes[..bytes.len() - rest.len()]);
-        upload.wait(piece.len()).await;
-        if !transfer.try_admit(piece.len()) {
-            writer.flush().await?;
-            transfer.admit(piece.len()).await;
+/// Whether it carries `f32`s, or may: slices are in the codec of the run.
+fn is_of_values(header: &TransferHeader) -> bool {
+    matches!(header, TransferHeader::State { .. } | TransferHeader::Replica { .. } | TransferHeader::Slices(_))
+}
+
+/// A payload on its way out.
+struct Outgoing<'a> {
+    writer: WriteHalf<Stream>,
+    upload: &'a RateLimiter,
+    transfer: &'a InFlight,
+}
+
+impl Outgoing<'_> {
+    /// Writes the payload and its digest. `opens` is let go once no more than the window is left.
+    async fn write(
+        mut self,
+        payload: &Payload,
+        mut packer: Option<Packer>,
+        opens: OwnedMutexGuard<()>,
+    ) -> Result<WriteHalf<Stream>, SendError> {
+        let bytes = payload.bytes();
+        let mut digest = RunningDigest::default();
+        let (mut rest, mut opens) = (&bytes[..], Some(opens));
+        while !rest.is_empty() {
+            opens = opens.filter(|_| rest.len() > self.transfer.window());
+            let step = packer.as_ref().map_or_else(|| self.transfer.piece(), |_| BLOCK_BYTES);
+            let (block, behind) = rest.split_at(step.min(rest.len()));
+            rest = behind;
+            digest.catch_up(&bytes[..bytes.len() - rest.len()]);
+            match &mut packer {
+                Some(packer) => self.put(packer.pack(block)).await?,
+                None => self.put(block).await?,
+            }
         }
-        writer.write_all(piece).await?;
+        self.writer.write_all(digest.of(bytes).as_bytes()).await?;
+        self.writer.flush().await?;
+        self.transfer.end();
+        Ok(self.writer)
     }
-    writer.write_all(digest.of(bytes).as_bytes()).await?;
-    writer.flush().await?;
-    transfer.end();
-    Ok(writer)
+
+    /// Writes what may be written, piece by piece.
+    async fn put(&mut self, mut bytes: &[u8]) -> Result<(), SendError> {
+        while !bytes.is_empty() {
+            let (piece, behind) = bytes.split_at(self.transfer.piece().min(bytes.len()));
+            bytes = behind;
+            self.upload.wait(piece.len()).await;
+            if !self.transfer.try_admit(piece.len()) {
+                self.writer.flush().await?;
+                self.transfer.admit(piece.len()).await;
+            }
+            self.writer.write_all(piece).await?;
+        }
+        Ok(())
+    }
 }
 
 /// Hears what has arrived until the peer has the whole.

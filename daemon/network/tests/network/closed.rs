@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use murmur_network::streams::BULK_PROTOCOL;
 use murmur_network::{Connectivity, Exposure, NetworkConfig};
 use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::{Answer, Denial, Refusal, Stamps};
@@ -65,7 +66,7 @@ async fn anybody_learns_the_members_of_an_open_run(over: Over) {
     assert!(info.agent_version.starts_with("murmur/"), "{info:?}");
     assert_eq!(learnt.table.len(), 3, "{:?}", learnt.table);
     assert!(learnt.ponged);
-    for spoken in ["/ipfs/id/1.0.0", "/ipfs/ping/1.0.0", "/libp2p/autonat/2/dial-request", "/murmur/bulk/2"] {
+    for spoken in ["/ipfs/id/1.0.0", "/ipfs/ping/1.0.0", "/libp2p/autonat/2/dial-request", BULK_PROTOCOL.as_ref()] {
         assert!(learnt.listed.iter().any(|listed| listed == spoken), "{:?}", learnt.listed);
     }
     let reservation = &learnt.answers["/libp2p/circuit/relay/0.2.0/hop"];

@@ -12,7 +12,7 @@ use murmur_protocol::{Event, Payload, PeerId, TransferId, codec};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::hostile::{Hostile, write, write_frame};
+use crate::hostile::{Hostile, announced, write, write_frame};
 use crate::node::{DEADLINE, Node, Over, PAYLOAD_BYTES_MAX, connected_pair, payload};
 
 /// Members that announce the largest payload and send a little of it now and then.
@@ -119,7 +119,7 @@ async fn trickle(hostile: &Hostile) {
     loop {
         let mut bulk = hostile.open_bulk().await;
         write_frame(&mut bulk, &codec::encode(&TransferHeader::ProposalCodes { exchange: 1 })).await;
-        write(&mut bulk, &PAYLOAD_BYTES_MAX.to_le_bytes()).await;
+        write(&mut bulk, &announced(PAYLOAD_BYTES_MAX)).await;
         let some = [7; TRICKLE_BYTES];
         while futures::AsyncWriteExt::write_all(&mut bulk, &some).await.is_ok()
             && futures::AsyncWriteExt::flush(&mut bulk).await.is_ok()

@@ -7,7 +7,7 @@ use futures::AsyncReadExt;
 use murmur_protocol::codec;
 use murmur_protocol::message::TransferHeader;
 
-use crate::hostile::{Hostile, wait_ended, write, write_frame};
+use crate::hostile::{Hostile, announced, wait_ended, write, write_frame};
 use crate::node::{Node, Over, payload};
 
 /// Names this test to itself, in the process of its own.
@@ -66,7 +66,7 @@ async fn break_some(node: &mut Node, hostile: &mut Hostile, numbers: std::ops::R
         // One to the node, which the sender breaks off.
         let mut bulk = hostile.open_bulk().await;
         write_frame(&mut bulk, &codec::encode(&TransferHeader::ProposalCodes { exchange: number })).await;
-        write(&mut bulk, &(ANNOUNCED_BYTES as u64).to_le_bytes()).await;
+        write(&mut bulk, &announced(ANNOUNCED_BYTES as u64)).await;
         write(&mut bulk, &sent.bytes()[..SENT_BYTES]).await;
         futures::AsyncWriteExt::close(&mut bulk).await.expect("closed");
         wait_ended(&mut bulk).await;

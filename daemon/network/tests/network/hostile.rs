@@ -63,6 +63,13 @@ pub(crate) fn honest_greeting() -> Greeting {
     Greeting::Join { proof: None, manifest, addresses: Vec::new() }
 }
 
+/// Says that a payload of so many bytes follows, as it is.
+pub(crate) fn announced(bytes: u64) -> Vec<u8> {
+    let mut announced = vec![0];
+    announced.extend(bytes.to_le_bytes());
+    announced
+}
+
 /// Waits until the other side has ended or reset the stream.
 pub(crate) async fn wait_ended(stream: &mut Stream) {
     let ended = async {

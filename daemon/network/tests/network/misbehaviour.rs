@@ -15,7 +15,8 @@ use murmur_protocol::{Address, Event, NetworkOrder, PeerId};
 
 use crate::aimed::outward_address;
 use crate::hostile::{
-    Hostile, Raw, assert_welcome, honest_greeting, honest_hello, read_frame, socket_of, wait_ended, write, write_frame,
+    Hostile, Raw, announced, assert_welcome, honest_greeting, honest_hello, read_frame, socket_of, wait_ended, write,
+    write_frame,
 };
 use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, config, message, next_event};
 
@@ -245,7 +246,7 @@ async fn an_oversized_payload_is_refused_when_it_is_announced() {
         let (hostile, _control) = Hostile::join(&mut node).await;
         let mut bulk = hostile.open_bulk().await;
         write_frame(&mut bulk, &header()).await;
-        write(&mut bulk, &u64::MAX.to_le_bytes()).await;
+        write(&mut bulk, &announced(u64::MAX)).await;
         let expected = Misbehaviour::WrongLength { expected: PAYLOAD_BYTES_MAX, actual: u64::MAX };
         assert_eq!(wait_misbehaved(&mut node, hostile.peer).await, expected);
         wait_ended(&mut bulk).await;
@@ -273,7 +274,7 @@ async fn a_payload_with_another_digest_is_named_and_never_handed_over() {
     let (hostile, _control) = Hostile::join(&mut node).await;
     let mut bulk = hostile.open_bulk().await;
     write_frame(&mut bulk, &header()).await;
-    write(&mut bulk, &1000u64.to_le_bytes()).await;
+    write(&mut bulk, &announced(1000)).await;
     write(&mut bulk, &[1; 1000]).await;
     write(&mut bulk, &[0; 32]).await;
     let misbehaviour = node
@@ -289,6 +290,31 @@ async fn a_payload_with_another_digest_is_named_and_never_handed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn blocks_that_are_none_are_named() {
+    let mut node = Node::start(Over::Tcp).await;
+    let (hostile, _control) = Hostile::join(&mut node).await;
+    let of_1000 = |form: u8, block: u32| {
+        let announced = [&[form][..], &1000_u64.to_le_bytes(), &block.to_le_bytes()].concat();
+        [announced, vec![255; 1000]].concat()
+    };
+    let cases = [
+        ("in no known form", of_1000(2, 1000), "the form 2"),
+        ("a block longer than the payload", of_1000(1, 1001), "a block of 1001 bytes"),
+        ("a block that cannot be unpacked", of_1000(1, 800), "a block of 800 bytes"),
+        ("a block of nothing", of_1000(1, 0), "a block of 0 bytes"),
+    ];
+    for (what, bytes, told) in cases {
+        let mut bulk = hostile.open_bulk().await;
+        write_frame(&mut bulk, &header()).await;
+        write(&mut bulk, &bytes).await;
+        let misbehaviour = wait_misbehaved(&mut node, hostile.peer).await;
+        assert!(misbehaviour.to_string().contains(told), "{what}: {misbehaviour}");
+        wait_ended(&mut bulk).await;
+    }
+    assert_still_serves(&mut node, Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_truncated_transfer_is_no_crime_and_never_handed_over() {
     for over in [Over::Tcp, Over::Quic] {
         let mut node = Node::start(over).await;
@@ -296,7 +322,7 @@ async fn a_truncated_transfer_is_no_crime_and_never_handed_over() {
         for cut in [0, 500] {
             let mut bulk = hostile.open_bulk().await;
             write_frame(&mut bulk, &header()).await;
-            write(&mut bulk, &1000u64.to_le_bytes()).await;
+            write(&mut bulk, &announced(1000)).await;
             write(&mut bulk, &vec![1; cut]).await;
             bulk.close().await.expect("closed");
             wait_ended(&mut bulk).await;
@@ -357,7 +383,7 @@ async fn a_peer_that_announces_much_and_sends_nothing_takes_only_its_own_share_o
     for _ in 0..2 {
         let mut bulk = hostile.open_bulk().await;
         write_frame(&mut bulk, &header()).await;
-        write(&mut bulk, &PAYLOAD_BYTES_MAX.to_le_bytes()).await;
+        write(&mut bulk, &announced(PAYLOAD_BYTES_MAX)).await;
         streams.push(bulk);
     }
     // Long before the node gives the silent ones up, which is after twenty seconds.

@@ -172,7 +172,7 @@ const ASKED: [(&str, &[u8]); 10] = [
     ("/libp2p/circuit/relay/0.2.0/hop", &[2, 8, 0]),
     ("/libp2p/circuit/relay/0.2.0/stop", &[]),
     ("/libp2p/dcutr", &[]),
-    ("/murmur/bulk/1", &[]),
+    ("/murmur/bulk/3", &[]),
     ("/murmur/data/1", &[]),
     ("/murmur/life/1", &[]),
 ];

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use murmur_protocol::Event;
 use murmur_protocol::message::TransferHeader;
+use murmur_protocol::{Event, NetworkOrder, Payload, TransferId};
 use tokio::time::timeout;
 
 use crate::hostile::Hostile;
@@ -26,6 +26,28 @@ async fn a_large_payload_arrives_intact_and_is_acknowledged(over: Over) {
 }
 
 over_tcp_and_quic!(a_large_payload_arrives_intact_and_is_acknowledged);
+
+/// What is random in eight bits is not in 32: exponents of weights are alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_on_a_line_that_may_be_slow_take_five_sixths_of_their_bytes() {
+    const BYTES: usize = 1 << 20;
+    let values = payload(BYTES / 4, 1);
+    let values = values.bytes().iter().flat_map(|byte| ((f32::from(*byte) - 127.3) / 3000.0).to_le_bytes());
+    let sent = Payload::from(values.collect::<Vec<u8>>());
+    let state = TransferHeader::State { request: 1, chunk: 0, progress: 0.0, layout: [0; 32] };
+    let codes = TransferHeader::ProposalCodes { exchange: 1 };
+    let mut taken = Vec::new();
+    for header in [state, codes] {
+        let (one, mut other) = connected_pair(Over::Tcp).await;
+        let before = one.network.traffic().sent;
+        let (transfer, peer, payload) = (TransferId(1), other.peer, sent.clone());
+        one.order(NetworkOrder::StartTransfer { transfer, peer, header: header.clone(), payload });
+        assert!(other.wait_transfer().await == (header, sent.clone()));
+        taken.push((one.network.traffic().sent - before) as f64 / BYTES as f64);
+    }
+    assert!((0.75..0.86).contains(&taken[0]), "{taken:?}");
+    assert!(taken[1] > 1.0, "what is not of values is sent as it is: {taken:?}");
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_payload_arrives() {
