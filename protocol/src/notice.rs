@@ -74,6 +74,13 @@ pub enum Notice {
         /// The reason that was given.
         refusal: Refusal,
     },
+    /// A peer had no place for this node, and parted from it as soon as it had come.
+    TurnedAway {
+        /// The peer's id.
+        peer: PeerId,
+        /// How many others it named, to turn to.
+        others: usize,
+    },
     /// A peer did what no honest peer does.
     PeerMisbehaved {
         /// The peer's id.

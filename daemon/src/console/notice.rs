@@ -64,6 +64,19 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::PeerRefused { peer, refusal } => {
             warning(foreign(&format!("peer {} {refusal}", name(peer))), refusal.remedy())
         }
+        Notice::TurnedAway { peer, others } => {
+            let next = match others {
+                0 => "it is asked again later".to_owned(),
+                others => format!(
+                    "{} that it has named come first, and it is asked again later",
+                    counted(*others as u64, "member")
+                ),
+            };
+            plain(format!(
+                "{} has no place for this node, because it has enough members, of all or of this node's address: {next}",
+                name(peer)
+            ))
+        }
         Notice::PeerMisbehaved { peer, misbehaviour } => {
             let hint = "it was dropped and counted, nothing of it reached the model; is that machine in order?";
             warning(foreign(&format!("peer {} {misbehaviour}", name(peer))), hint)
@@ -171,6 +184,8 @@ pub(super) enum Condition {
     Foreign(PeerId),
     /// A peer refuses this node, or is refused.
     Refused(PeerId),
+    /// A peer has no place for this node.
+    TurnedAway(PeerId),
     /// A peer does what no honest peer does.
     Misbehaves(PeerId),
 }
@@ -186,6 +201,7 @@ impl Condition {
             Notice::RunCompleted => Some(Condition::Complete),
             Notice::PeerRefused { peer, refusal: Refusal::OtherRun { .. } } => Some(Condition::Foreign(*peer)),
             Notice::PeerRefused { peer, .. } => Some(Condition::Refused(*peer)),
+            Notice::TurnedAway { peer, .. } => Some(Condition::TurnedAway(*peer)),
             Notice::PeerMisbehaved { peer, .. } => Some(Condition::Misbehaves(*peer)),
             _ => None,
         }
@@ -202,7 +218,10 @@ impl Condition {
 
     /// Whether nothing else says when it ends.
     pub(super) fn ends_by_itself(&self) -> bool {
-        matches!(self, Condition::DriftsApart | Condition::Refused(_) | Condition::Misbehaves(_))
+        matches!(
+            self,
+            Condition::DriftsApart | Condition::Refused(_) | Condition::TurnedAway(_) | Condition::Misbehaves(_)
+        )
     }
 
     /// What to say when it is over; nothing where it was met once and names no state that people wait to end.
@@ -219,6 +238,9 @@ impl Condition {
             Condition::Foreign(peer) => Some(format!("{} takes part in this run now{met}", names.of(*peer))),
             Condition::Refused(peer) => {
                 Some(format!("peer {}: refused no more{met} in {}", names.of(*peer), duration(lasted)))
+            }
+            Condition::TurnedAway(peer) => {
+                Some(format!("peer {}: turns this node away no more{met} in {}", names.of(*peer), duration(lasted)))
             }
             Condition::Misbehaves(peer) => {
                 Some(format!("peer {}: no misbehaviour any more{met} in {}", names.of(*peer), duration(lasted)))
@@ -273,6 +295,18 @@ mod tests {
         ];
         for (words, expected) in cases {
             assert!(words.hint.is_none() && words.text.contains(expected), "{}", words.text);
+        }
+    }
+
+    #[test]
+    fn who_is_turned_away_reads_why_and_what_comes_next() {
+        let text = |others| describe(&Notice::TurnedAway { peer: peer(1), others }, &Names::default()).text;
+        let why = "has no place for this node, because it has enough members, of all or of this node's address: ";
+        for (others, next) in
+            [(0, "it is asked again later"), (1, "1 member that"), (7, "7 members that it has named come first")]
+        {
+            let text = text(others);
+            assert!(text.contains(&format!("{why}{next}")), "{text}");
         }
     }
 

@@ -154,6 +154,10 @@ impl Dialing {
             }
             entry.is_reached &= is_pruned;
             entry.dial.failed(now, random);
+            if is_pruned && !lasted {
+                // It has no place for this node: whom it has named is dialed first.
+                entry.dial.not_before = entry.dial.not_before.max(now + PRUNED_PAUSE);
+            }
         }
     }
 

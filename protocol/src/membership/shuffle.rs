@@ -68,6 +68,11 @@ impl Membership {
                 connection.excuse(NEVER);
                 connection.state = ConnectionState::Closing;
                 out.push(NetworkOrder::Disconnect { peer: teller });
+                // Who has a place is asked to part after minutes.
+                if now - connection.since < CONNECTION_COUNTS_AFTER {
+                    let is_other = |told: &&Descriptor| ![self.me, teller].contains(&told.known.peer);
+                    out.notice(Notice::TurnedAway { peer: teller, others: told.iter().filter(is_other).count() });
+                }
             }
         }
         self.search_at = now;

@@ -127,6 +127,7 @@ fn noticed(swarm: &Swarm, host: HostIndex, notice: &Notice) -> (Option<HostIndex
         Notice::IdentityDoubled { peer } => format!("two nodes are {}", name(peer)),
         Notice::PeerMisbehaved { peer, misbehaviour } => format!("{} {misbehaviour}", name(peer)),
         Notice::PeerRefused { peer, refusal } => format!("{} {refusal}", name(peer)),
+        Notice::TurnedAway { peer, others } => format!("{} has no place, and names {others} others", name(peer)),
         other => format!("{other:?}"),
     };
     (Some(host), text)

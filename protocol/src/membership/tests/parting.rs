@@ -28,6 +28,36 @@ fn who_wanted_to_part_is_dialed_soon_only_by_those_who_would_have_too_few() {
     }
 }
 
+/// It was dialed again after a second, by its bootstrap address, and nobody was told why.
+#[test]
+fn who_is_turned_away_says_so_and_dials_others_before_it_comes_again() {
+    let bootstrap = vec![Bootstrap { peer: None, address: address(1) }];
+    let mut setting = Setting::new(Config { bootstrap, ..Config::founder(&RunManifest::default()) });
+    setting.pass(0, |_| false);
+    setting.connect(1, 1);
+    setting.effects();
+    let told = [descriptor(1, 0), descriptor(9, 1)];
+    setting.membership.on_prune(second(1), peer(1), &told, false, &mut setting.out).expect("sane");
+    let said = setting.effects();
+    let turned_away = Notice::TurnedAway { peer: peer(1), others: 1 };
+    assert!(said.iter().any(|effect| matches!(effect, Effect::Notice(notice) if *notice == turned_away)), "{said:?}");
+    setting.disconnect(1, 1);
+    let at_once = setting.pass(11, |_| false);
+    assert!(dialed(&at_once).contains(&peer(9)), "whom it has named");
+    let is_of_it = |effect: &Effect| matches!(effect, Effect::Network(NetworkOrder::Dial { addresses, .. }) if addresses.contains(&address(1)));
+    assert!(!at_once.iter().any(is_of_it), "{at_once:?}");
+    assert!(setting.pass(31, |_| false).iter().any(is_of_it), "there may be a place by now");
+}
+
+#[test]
+fn who_had_a_place_for_a_while_was_not_turned_away() {
+    let mut setting = Setting::connected_to(2);
+    let later = Time::ZERO + CONNECTION_COUNTS_AFTER;
+    setting.membership.on_prune(later, peer(1), &[], false, &mut setting.out).expect("sane");
+    let said = setting.effects();
+    assert!(!said.iter().any(|effect| matches!(effect, Effect::Notice(Notice::TurnedAway { .. }))), "{said:?}");
+}
+
 /// Both are busy with each other: who asked keeps the connection, and says nothing of it. One that broke much later passed for
 /// one that was closed on purpose: the lost member was not sought for minutes, and had not been away when it came back.
 #[test]
