@@ -90,13 +90,21 @@ pub(crate) const INBOUND_PER_HOST_MAX: usize = CONNECTIONS_MAX as usize / 2;
 /// And those of one network.
 pub(crate) const INBOUND_PER_NETWORK_MAX: usize = CONNECTIONS_MAX as usize * 3 / 4;
 
-/// Members of one host that dialed this node, half of the places of the core: with all of them, that host would be the swarm for
-/// this node. Those who come through relays count as one host. Whoever has fewer than the eight members that it wants keeps
-/// looking, so that no swarm behind one address falls apart.
+/// Members of one host that dialed this node and have not proven themselves, half of the places of the core: with all of them, that
+/// host would be the swarm for this node. Those who come through relays count as one host. Whoever has fewer than the eight members
+/// that it wants keeps looking, so that no swarm behind one address falls apart.
 pub(crate) const MEMBERS_PER_HOST_MAX: usize = murmur_protocol::bounds::CONNECTIONS_MAX / 2;
 
 /// And those of one network on the internet. A private network is its owner's, and may be all of a synchronous group.
 pub(crate) const MEMBERS_PER_NETWORK_MAX: usize = murmur_protocol::bounds::CONNECTIONS_MAX * 3 / 4;
+
+/// While so many members are connected, a host has no place beyond those, however well its machines have proven themselves: a
+/// computing centre behind one address leaves a quarter to others.
+pub(crate) const MEMBERS_WITH_HOST_MAX: usize = murmur_protocol::bounds::CONNECTIONS_MAX * 3 / 4;
+
+/// Peers for whom there is no place and that still read whom to turn to, a second each; more are hung up on. As many as the core
+/// turns away at once.
+pub(crate) const TURNED_AWAY_MAX: usize = murmur_protocol::bounds::LOBBY_MAX;
 
 /// Streams of a connection that are still negotiating their protocol.
 pub(crate) const NEGOTIATING_STREAMS_MAX: usize = 32;
@@ -293,6 +301,9 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(8);
 /// A ping without an answer for this long has failed. libp2p tells of the second failure in a row, and that ping has a stream of its
 /// own, whose negotiation has libp2p's 10 s: a peer that dies without a word is noticed after 34 s at most.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// A connected peer was heard this long ago at most, in whole seconds: then two pings have failed.
+pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(34);
 
 /// Probes, of this node's addresses and by it of others', begin this long after it last asked for a model or got a part of
 /// one: parts take two seconds, and on a slow line that drops packets TCP is silent for three seconds, then six, then twelve.

@@ -10,7 +10,7 @@ use futures::StreamExt;
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
-use murmur_protocol::{Event, NetworkOrder, PeerId};
+use murmur_protocol::{Address, Event, NetworkOrder, PeerId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
@@ -19,7 +19,7 @@ use crate::access::Admission;
 use crate::address::{is_circuit, to_core_address, to_core_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{
-    CLOSE_TIMEOUT, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_PARTS_MAX, PING_TIMEOUT,
+    CLOSE_TIMEOUT, HANDSHAKES_MAX, LOOK_PERIOD, OUTBOX_RESERVE, OUTGOING_PARTS_MAX, PING_TIMEOUT, TURNED_AWAY_MAX,
 };
 use crate::connectivity::Connectivity;
 use crate::dial_filter::DialFilter;
@@ -28,18 +28,19 @@ use crate::discovery::neighbours::Neighbours;
 use crate::discovery::table::Finding;
 use crate::handshake::gate::refusal_of_dial;
 use crate::handshake::{Dialed, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
-use crate::member::{Member, MemberEnded, MemberOrder};
+use crate::member::{MemberEnded, MemberOrder};
 use crate::nat::Nat;
 use crate::paths::Paths;
 use crate::places::{Places, Proven};
 use crate::reachability::Reachability;
 use crate::shared::Shared;
-use crate::sources::{Source, Waiting, has_place, who_gives_way};
+use crate::sources::{Source, Waiting, who_gives_way};
 use crate::visits::Visits;
 
 mod discovery;
 pub(crate) mod listening;
 mod orders;
+mod welcome;
 
 /// The state of the swarm task.
 pub(crate) struct Driver {
@@ -57,6 +58,8 @@ pub(crate) struct Driver {
     /// Connections whose handshake is under way, the oldest first; libp2p's limits bound them.
     handshakes: BTreeMap<ConnectionId, Handshake>,
     members: HashMap<PeerId, MemberHandle>,
+    /// Of those who are told whom else to turn to.
+    partings: Arc<Semaphore>,
     tasks: JoinSet<TaskEnd>,
     /// Of transfers that exchanges need.
     places: Places,
@@ -104,6 +107,8 @@ struct MemberHandle {
     proven: Proven,
     /// From where it was reached first; `None` where that is not known.
     source: Option<Source>,
+    /// Where it listens, for those whom to tell of it.
+    addresses: Vec<Address>,
     /// Whether one of its connections was dialed by this node.
     dialed: bool,
     /// Connections that wait for the member to end, because it takes no more.
@@ -111,8 +116,14 @@ struct MemberHandle {
 }
 
 enum TaskEnd {
-    Handshake { connection: ConnectionId, peer: PeerId, link: Result<Box<Link>, NoLink> },
+    Handshake {
+        connection: ConnectionId,
+        peer: PeerId,
+        link: Result<Box<Link>, NoLink>,
+    },
     Member(MemberEnded),
+    /// Somebody was turned away, and knows it.
+    TurnedAway,
 }
 
 impl Driver {
@@ -140,6 +151,7 @@ impl Driver {
             dials: HashMap::new(),
             handshakes: BTreeMap::new(),
             members: HashMap::new(),
+            partings: Arc::new(Semaphore::new(TURNED_AWAY_MAX)),
             tasks: JoinSet::new(),
             places: Places::new(),
             part_places: Arc::new(Semaphore::new(OUTGOING_PARTS_MAX)),
@@ -387,54 +399,10 @@ impl Driver {
                     self.welcome(peer, link);
                 }
             }
+            Ok(TaskEnd::TurnedAway) => {}
             Err(error) if error.is_panic() => tracing::error!(%error, "a peer's task failed"),
             Err(_) => {}
         }
-    }
-
-    /// Gives a connection to its peer's member, or makes the peer a member.
-    fn welcome(&mut self, peer: PeerId, link: Link) {
-        if self.is_closing() {
-            return;
-        }
-        self.dial_filter.met(link.scope);
-        let Some(member) = self.members.get_mut(&peer) else {
-            self.start_member(peer, link);
-            return;
-        };
-        if let Some(Dialed { by_address: true, addresses }) = &link.dialed {
-            let (addresses, reason) = (addresses.clone(), "already connected to the peer there".to_owned());
-            // Only the side that dialed both closes one: if both sides could, both connections might go.
-            let redundant = member.dialed;
-            self.emit(Event::DialFailed { peer: Some(peer), addresses, reason });
-            if redundant {
-                return;
-            }
-        }
-        let Some(member) = self.members.get_mut(&peer) else { return };
-        member.dialed |= link.dialed.is_some();
-        match member.orders.try_send(MemberOrder::AddLink(Box::new(link))) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Closed(MemberOrder::AddLink(link))) => member.waiting.push(*link),
-            Err(_) => tracing::debug!(%peer, "closed a spare connection: the peer's queue is full"),
-        }
-    }
-
-    fn start_member(&mut self, peer: PeerId, link: Link) {
-        let sources = self.members.values().map(|member| member.source);
-        // Whom this node has dialed it wants.
-        if link.dialed.is_none() && !has_place(sources, link.source) {
-            tracing::debug!(%peer, "turned away: there are too many members from there");
-            return;
-        }
-        let (orders, order_queue) = mpsc::channel(MEMBER_ORDERS_MAX);
-        let (close, closed) = oneshot::channel();
-        let (dialed, source, proven) = (link.dialed.is_some(), link.source, Proven::default());
-        let network = source.map(|source| source.network);
-        let member = Member::new(self.shared.clone(), peer, (network, proven.clone()), order_queue, closed);
-        let (close, waiting) = (Some(close), Vec::new());
-        self.members.insert(peer, MemberHandle { orders, close, proven, source, dialed, waiting });
-        self.tasks.spawn(async move { TaskEnd::Member(member.run(link).await) });
     }
 
     fn emit(&self, event: Event) {

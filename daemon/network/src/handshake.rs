@@ -16,6 +16,7 @@ use murmur_protocol::handshake::{
     self, Answer, Challenge, ClockOffset, Credentials, Greeting, Hello, Nonce, OtherVersion, Parties, Refusal, Stamps,
     Visitor,
 };
+use murmur_protocol::message::Message;
 use murmur_protocol::{Address, AddressRange, Event, PeerId};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -188,6 +189,17 @@ async fn greet(
     let Introduction { control, answer, .. } =
         introduce(&streams.opener, credentials, (shared.me, peer), greeting).await?;
     Ok((control, handshake::judge_answer(&shared.manifest, answer)?))
+}
+
+/// Says a last word on a connection that was welcome, and hangs up.
+pub(crate) async fn turn_away(link: Link, word: &Message) {
+    let Link { mut control, streams, .. } = link;
+    // Transfers and questions are reset.
+    let _opener = streams.opener;
+    let said = timeout(FAREWELL_TIMEOUT, write_frame(&mut control, &codec::encode(word))).await;
+    if matches!(said, Ok(Ok(()))) {
+        hang_up(&mut control).await;
+    }
 }
 
 /// What keeps a node from any handshake.

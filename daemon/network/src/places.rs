@@ -29,7 +29,7 @@ impl Places {
     /// A place for one more transfer to such a peer, until it is dropped.
     pub(crate) fn take(&self, proven: &Proven) -> Option<OwnedSemaphorePermit> {
         let of = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
-        of(&self.common).or_else(|| if proven.0.load(Ordering::Relaxed) { of(&self.reserved) } else { None })
+        of(&self.common).or_else(|| if proven.is_proven() { of(&self.reserved) } else { None })
     }
 }
 
@@ -37,6 +37,10 @@ impl Proven {
     /// The peer has taken a whole transfer.
     pub(crate) fn on_taken(&self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_proven(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 
     /// It has let one wait.

@@ -23,7 +23,9 @@ use libp2p::{Multiaddr, PeerId};
 use murmur_protocol::AddressRange;
 
 use crate::address::{ip_of, is_circuit};
-use crate::bounds::{INBOUND_PER_HOST_MAX, INBOUND_PER_NETWORK_MAX, MEMBERS_PER_HOST_MAX, MEMBERS_PER_NETWORK_MAX};
+use crate::bounds::{
+    INBOUND_PER_HOST_MAX, INBOUND_PER_NETWORK_MAX, MEMBERS_PER_HOST_MAX, MEMBERS_PER_NETWORK_MAX, MEMBERS_WITH_HOST_MAX,
+};
 use crate::reachability::is_global_ip;
 
 /// Why a connection is denied.
@@ -71,22 +73,30 @@ impl Source {
     }
 }
 
-/// Whether there is a place for one more member that comes from there, `None` for a relay, beside those from `members`: others must
-/// find room as well.
+/// Whether there is a place for one more member that comes from there, `None` for a relay, beside those from `members`, each with
+/// whether it has proven itself: others must find room as well.
+///
+/// Who has proven itself takes no place from newcomers of its host while many places are free. A word of greeting proves nothing: with
+/// it alone one program would have the places of a computing centre.
 ///
 /// This machine is no host among others: its programs have all of 127/8 and could come from anywhere in it, and its owner may run a
 /// whole swarm on it.
-pub(crate) fn has_place(members: impl Iterator<Item = Option<Source>>, newcomer: Option<Source>) -> bool {
+pub(crate) fn has_place(members: impl Iterator<Item = (Option<Source>, bool)>, newcomer: Option<Source>) -> bool {
     if newcomer.is_some_and(Source::is_this_machine) {
         return true;
     }
     let is_public = newcomer.is_some_and(|source| is_global_ip(source.ip()));
-    let (mut of_host, mut of_network) = (0, 0);
-    for member in members {
-        of_host += usize::from(member.map(|source| source.host) == newcomer.map(|source| source.host));
+    let (mut all, mut of_network, mut of_host, mut strangers) = (0, 0, 0, 0);
+    for (member, is_proven) in members {
+        let is_of_host = member.map(|source| source.host) == newcomer.map(|source| source.host);
+        all += 1;
         of_network += usize::from(member.map(|source| source.network) == newcomer.map(|source| source.network));
+        of_host += usize::from(is_of_host);
+        strangers += usize::from(is_of_host && !is_proven);
     }
-    of_host < MEMBERS_PER_HOST_MAX && (of_network < MEMBERS_PER_NETWORK_MAX || !is_public)
+    let host_has_place =
+        strangers < MEMBERS_PER_HOST_MAX && (of_host < MEMBERS_PER_HOST_MAX || all < MEMBERS_WITH_HOST_MAX);
+    host_has_place && (of_network < MEMBERS_PER_NETWORK_MAX || !is_public)
 }
 
 /// The range of addresses to which one belongs: an IPv4 network of 16 bits or an IPv6 one of 32; this machine is a range,
@@ -234,7 +244,7 @@ mod tests {
             for number in 0..100 {
                 let newcomer = source(&place(number));
                 if has_place(members.iter().copied(), newcomer) {
-                    members.push(newcomer);
+                    members.push((newcomer, false));
                 }
             }
             members.len()
@@ -247,6 +257,23 @@ mod tests {
         assert_eq!(admitted(|host| format!("/ip4/10.0.0.{host}/tcp/1")), 100, "a private network is one owner's");
         assert_eq!(admitted(|port| format!("/ip4/127.0.0.1/tcp/{}", port + 1)), 100);
         assert_eq!(admitted(|port| format!("/ip6/::1/tcp/{}", port + 1)), 100);
+    }
+
+    /// A cluster behind one address finds room as its machines prove themselves, and leaves a quarter to others all the same.
+    #[test]
+    fn who_has_proven_itself_takes_no_place_from_its_neighbours_while_many_are_free() {
+        let (centre, elsewhere) = (source("/ip4/8.8.8.8/tcp/1"), source("/ip4/9.9.9.9/tcp/1"));
+        let mut members = vec![(centre, false); MEMBERS_PER_HOST_MAX];
+        let has_place = |members: &[(Option<Source>, bool)], from| has_place(members.iter().copied(), from);
+        assert!(!has_place(&members, centre), "they have only greeted");
+        members[0].1 = true;
+        assert!(has_place(&members, centre), "one has proven itself");
+        members = vec![(centre, true); MEMBERS_WITH_HOST_MAX];
+        assert!(!has_place(&members, centre) && has_place(&members[1..], centre), "the rest is for others");
+        assert!(has_place(&members, elsewhere), "and they come in");
+        members = vec![(elsewhere, true); MEMBERS_WITH_HOST_MAX - 1];
+        members.push((centre, true));
+        assert!(has_place(&members, centre), "up to half");
     }
 
     fn waiting(address: &str, is_silent: bool) -> Waiting {

@@ -5,6 +5,7 @@ mod access;
 mod aimed;
 mod caps;
 mod closed;
+mod crowd;
 mod dawdlers;
 mod failures;
 mod finding;
