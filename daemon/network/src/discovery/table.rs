@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::address::{is_loopback, split_peer, to_core_address, to_core_peer};
 use crate::bounds::{FEW_PEERS, FIRST_LOOKUP_DELAY, LOOKUP_PERIOD, STRANGERS_KEPT, STRANGERS_MAX};
+use crate::discovery::announcements::Announcements;
 use crate::reachability::is_global;
 use crate::scope::Scope;
 use libp2p::Multiaddr;
@@ -31,13 +32,22 @@ pub(crate) struct Finding {
     /// When to look next; `None` until some node of the table is known.
     look_at: Option<Instant>,
     has_announced: bool,
+    /// Members whose announcements are kept here.
+    pub(crate) announcements: Announcements,
     /// Peers that are no members, and until when not to speak of them.
     strangers: BTreeMap<PeerId, Instant>,
 }
 
 impl Finding {
     pub(crate) fn new(me: PeerId, run: RunId) -> Finding {
-        Finding { me, key: run_key(run), look_at: None, has_announced: false, strangers: BTreeMap::new() }
+        Finding {
+            me,
+            key: run_key(run),
+            look_at: None,
+            has_announced: false,
+            announcements: Announcements::default(),
+            strangers: BTreeMap::new(),
+        }
     }
 
     /// A node of the table is known.

@@ -220,9 +220,18 @@ impl Driver {
         let listen = self.views.listen.borrow().clone();
         let nearest = self.paths.remotes(record.provider).min_by_key(|remote| Scope::of_peer(remote, &listen));
         record.addresses = self.believed_of_itself(record.addresses, nearest);
-        if let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut()
-            && let Err(error) = kademlia.store_mut().add_provider(record)
-        {
+        let source = nearest.and_then(Source::of);
+        let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut() else { return };
+        let store = kademlia.store_mut();
+        let now = std::time::Instant::now();
+        let (expired, kept): (Vec<_>, Vec<_>) =
+            store.providers(&record.key).into_iter().partition(|kept| kept.is_expired(now));
+        let is_kept = |peer: &libp2p::PeerId| kept.iter().any(|kept| kept.provider == *peer);
+        let gone = self.finding.announcements.announced(record.provider, source, is_kept);
+        for peer in expired.iter().map(|record| record.provider).chain(gone) {
+            store.remove_provider(&record.key, &peer);
+        }
+        if let Err(error) = store.add_provider(record) {
             tracing::debug!(%error, "an announcement was not kept");
         }
     }

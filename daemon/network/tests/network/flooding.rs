@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use futures::future::join_all;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::kad::store::MemoryStore;
 use libp2p::swarm::dial_opts::DialOpts;
@@ -16,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::aimed::outward_address;
 use crate::node::{DEADLINE, Node, Over, config};
 use crate::raw::Raw;
 use crate::stranger::{ask, table_of};
@@ -151,16 +153,21 @@ async fn node_with(connectivity: Connectivity, over: Over) -> Node {
 
 const TABLE: Connectivity = Connectivity { kademlia: true, ..Connectivity::OFF };
 
+/// Says that it takes part in the run, at these places.
+async fn announce(raw: &Raw, places: &[u8]) {
+    let announced = [&field(1, &raw.peer.to_multihash_bytes()), places].concat();
+    let message = [&[8, 2][..], &field(2, &run().0), &field(9, &announced)].concat();
+    ask(raw.streams.opener.clone(), table_of(run()), framed(message)).await.expect("it has a table");
+}
+
 /// Each of two bytes became one of forty, and each answer for four hours one of 340 kB, which nobody reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_announcement_of_thousands_of_addresses_makes_no_answer_longer() {
     let node = node_with(TABLE, Over::Tcp).await;
     let raw = Raw::connect(node.listen_address()).await;
     let me = raw.peer.to_multihash_bytes();
-    let places = field(2, &binary("/ip4/127.0.0.1/tcp/4001")).into_iter().chain([2 << 3 | 2, 0].repeat(7_900));
-    let announced = field(1, &me).into_iter().chain(places).collect::<Vec<u8>>();
-    let message = [&[8, 2][..], &field(2, &run().0), &field(9, &announced)].concat();
-    ask(raw.streams.opener.clone(), table_of(run()), framed(message)).await.expect("it has a table");
+    let places = [field(2, &binary("/ip4/127.0.0.1/tcp/4001")), [2 << 3 | 2, 0].repeat(7_900)].concat();
+    announce(&raw, &places).await;
     let answer = asked_until_it_names(&me, &node, 3, &run().0).await;
     assert!(answer.len() <= ANSWER_OF_ONE_MAX, "{} bytes", answer.len());
 }
@@ -206,4 +213,33 @@ async fn who_tells_of_ever_new_addresses_makes_no_answer_longer() {
     let me = teller.peer.to_bytes();
     let answer = asked_until_it_names(&me, &node, 4, &me).await;
     assert!(answer.len() <= ANSWER_OF_ONE_MAX, "{} bytes", answer.len());
+}
+
+/// One program had all places of announcements, and nobody else was found by the table for hours.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_announces_itself_under_many_names_leaves_a_place_to_whoever_comes_from_elsewhere() {
+    let Some(outward) = outward_address() else {
+        println!("skipped: this machine has no address but loopback");
+        return;
+    };
+    let mut settings = config(Over::Tcp);
+    settings.connectivity = TABLE;
+    settings.listen.push(format!("/ip4/{outward}/tcp/0").parse().expect("an address"));
+    let node = Node::start_with(settings).await;
+    let addresses = node.network.listen_addresses();
+    let is_outward = |address: &&Multiaddr| address.to_string().contains(&outward.to_string());
+    let elsewhere = addresses.iter().find(is_outward).expect("it listens").clone();
+    let places = field(2, &binary(&format!("/ip4/{outward}/tcp/4001")));
+    let mut crowd = Vec::new();
+    for _ in 0..40 {
+        crowd.push(Raw::connect(node.listen_address()).await);
+    }
+    // An announcement is not answered.
+    join_all(crowd.iter().map(|name| announce(name, &places))).await;
+    let honest = Raw::connect(elsewhere).await;
+    announce(&honest, &places).await;
+    let answer = asked_until_it_names(&honest.peer.to_multihash_bytes(), &node, 3, &run().0).await;
+    let is_named = |name: &&Raw| answer.windows(38).any(|window| window == name.peer.to_multihash_bytes());
+    let named: Vec<usize> = (0..crowd.len()).filter(|number| is_named(&&crowd[*number])).collect();
+    assert!((10..20).contains(&named.len()), "the others have what is left: {named:?}");
 }
