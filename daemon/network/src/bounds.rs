@@ -135,6 +135,10 @@ pub const DATA_SENDING_PER_PEER_MAX: usize = 2;
 /// Shards sent at once in all: four joiners are fed at the same time, and exchanges still get through.
 pub(crate) const DATA_SENDING_MAX: usize = 8;
 
+/// While others wait, a shard is sent for this long, and goes on when its peer asks again. At the least rate, which a slow line may
+/// have, one of 64 MiB would keep its place for eleven hours. A guess: a thousand times as long as asking again takes.
+pub(crate) const DATA_TURN: Duration = Duration::from_secs(60);
+
 /// Bytes of a shard between two looks at the clock: small, so that a capped uplink shared by all that it may serve is not
 /// taken for one that has stopped.
 pub(crate) const DATA_CHUNK_BYTES: usize = 16 * 1024;

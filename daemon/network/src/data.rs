@@ -14,6 +14,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod serve;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,12 +22,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use murmur_protocol::shards::ShardSet;
 use murmur_protocol::{Payload, PeerId};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::bounds::{CONNECTION_READY_TIMEOUT, DATA_SENDING_MAX};
+use crate::bounds::CONNECTION_READY_TIMEOUT;
 use crate::rate_limit::RateLimiter;
 use crate::streams::{StreamOpener, WeakOpener};
+use turns::Sending;
 
 /// Shards in memory, by index.
 pub type HeldShards = Arc<BTreeMap<usize, Payload>>;
@@ -69,7 +71,7 @@ pub(crate) struct DataExchange {
     /// The node's cap on what it receives.
     download: Arc<RateLimiter>,
     /// Shards sent at once in all.
-    sending: Arc<Semaphore>,
+    sending: Sending,
     /// Connections on which peers can be asked, newest last for each; as many as there are. Behind a lock since askers
     /// want an opener without going through the swarm task; it is held for one look-up and never across a wait.
     openers: Mutex<BTreeMap<(PeerId, u64), WeakOpener>>,
@@ -82,7 +84,7 @@ impl DataExchange {
         DataExchange {
             shelf,
             download,
-            sending: Arc::new(Semaphore::new(DATA_SENDING_MAX)),
+            sending: Sending::default(),
             openers: Mutex::new(BTreeMap::new()),
             news: Notify::new(),
         }

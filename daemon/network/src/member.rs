@@ -81,6 +81,8 @@ pub(crate) struct Member {
     turns: Turns,
     flow: Arc<Flow>,
     proven: Proven,
+    /// In which the peer is reached, where that is known.
+    network: Option<u128>,
     /// Turns of shards that the peer asked for.
     sending_data: Arc<Semaphore>,
     /// Transfers that the core has heard nothing of yet; at most the node's outgoing transfers.
@@ -147,6 +149,7 @@ impl Member {
             turns: Turns::default(),
             flow: Arc::new(Flow::new()),
             proven,
+            network,
             sending_data: Arc::new(Semaphore::new(DATA_SENDING_PER_PEER_MAX)),
             unreported: BTreeSet::new(),
             told_direct: true,
@@ -210,7 +213,7 @@ impl Member {
                 accept(bulk, receiving, inbound).await;
                 ChildEnd::Acceptor { link: number }
             });
-            let (shared, turns) = (self.shared.clone(), self.sending_data.clone());
+            let (shared, turns) = (self.shared.clone(), (self.network, self.sending_data.clone()));
             let opener = link.streams.opener.downgrade();
             self.spawn(attend(shared, peer, (number, opener), requests, turns));
         }

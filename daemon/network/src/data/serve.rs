@@ -9,7 +9,7 @@ use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest};
 use murmur_protocol::{Event, Payload, PeerId, codec};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Shelf;
 use crate::bounds::{
@@ -21,14 +21,14 @@ use crate::rate_limit::RateLimiter;
 use crate::shared::Shared;
 use crate::streams::{Stream, WeakOpener};
 
-/// Serves one connection until it closes, and lists it as one on which the peer can be asked. `turns` are the peer's,
-/// over all its connections.
+/// Serves one connection until it closes, and lists it as one on which the peer can be asked. `network`: in which the peer is
+/// reached, where that is known; `turns` are the peer's, over all its connections.
 pub(crate) async fn attend(
     shared: Arc<Shared>,
     peer: PeerId,
     link: (u64, WeakOpener),
     mut requests: mpsc::Receiver<Stream>,
-    turns: Arc<Semaphore>,
+    (network, turns): (Option<u128>, Arc<Semaphore>),
 ) {
     let _registration = shared.data.register(peer, link.0, link.1);
     let mut answering = JoinSet::new();
@@ -36,7 +36,7 @@ pub(crate) async fn attend(
         tokio::select! {
             request = requests.recv() => match request {
                 Some(stream) if shared.data.shelf.is_some() && answering.len() < DATA_REQUESTS_PER_CONNECTION_MAX => {
-                    answering.spawn(answer(shared.clone(), peer, stream, turns.clone()));
+                    answering.spawn(answer(shared.clone(), peer, stream, (network, turns.clone())));
                 }
                 // Dropping a stream resets it: the peer asks for too much at once, or nothing is shared here.
                 Some(_) => {}
@@ -47,7 +47,12 @@ pub(crate) async fn attend(
     }
 }
 
-async fn answer(shared: Arc<Shared>, peer: PeerId, mut stream: Stream, turns: Arc<Semaphore>) {
+async fn answer(
+    shared: Arc<Shared>,
+    peer: PeerId,
+    mut stream: Stream,
+    (network, turns): (Option<u128>, Arc<Semaphore>),
+) {
     let Some(shelf) = &shared.data.shelf else { return };
     let request = match timeout(HEADER_TIMEOUT, read_frame(&mut stream, SHARD_WORDS_BYTES_MAX)).await {
         Ok(Ok(Some(bytes))) => codec::decode::<ShardRequest>(&bytes).map_err(|error| error.to_string()),
@@ -58,13 +63,21 @@ async fn answer(shared: Arc<Shared>, peer: PeerId, mut stream: Stream, turns: Ar
     let sent = match request {
         Ok(ShardRequest::Holdings) => reply(&mut stream, from, ShardOffer::Unasked, None).await,
         Ok(ShardRequest::Shard { index, offset }) => {
-            let turn = (turns.try_acquire_owned(), shared.data.sending.clone().try_acquire_owned());
-            match (shelf.shard(usize::from(index)).filter(|shard| offset < shard.len() as u64), &turn) {
+            let shard = shelf.shard(usize::from(index)).filter(|shard| offset < shard.len() as u64);
+            let turn = turns.try_acquire_owned().ok();
+            // Whoever asks for what it cannot have takes no place from others.
+            let may_have = shard.is_some() && turn.is_some();
+            let place = if may_have { shared.data.sending.take(Instant::now(), network) } else { None };
+            match (shard, place) {
                 (None, _) => reply(&mut stream, from, ShardOffer::Missing, None).await,
-                (Some(_), (Err(_), _) | (_, Err(_))) => reply(&mut stream, from, ShardOffer::Busy, None).await,
-                (Some(shard), (Ok(_), Ok(_))) => {
+                (Some(_), None) => reply(&mut stream, from, ShardOffer::Busy, None).await,
+                (Some(shard), Some(mut place)) => {
                     let offer = ShardOffer::Coming { length: shard.len() as u64 };
-                    reply(&mut stream, from, offer, Some((&shard, offset as usize))).await
+                    tokio::select! {
+                        sent = reply(&mut stream, from, offer, Some((&shard, offset as usize))) => sent,
+                        // The stream is reset.
+                        () = place.given_way() => Err(io::Error::other("it gave way to another peer")),
+                    }
                 }
             }
         }

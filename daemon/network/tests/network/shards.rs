@@ -8,10 +8,11 @@ use murmur_network::streams::{DATA_PROTOCOL, Stream};
 use murmur_network::{DATA_SENDING_PER_PEER_MAX, HeldShards, Offered, ShardError, Shelf};
 use murmur_protocol::Misbehaviour;
 use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest, ShardSet};
-use murmur_protocol::{Event, Payload, PeerId, codec};
+use murmur_protocol::{Address, Event, NetworkOrder, Payload, PeerId, codec};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::aimed::outward_address;
 use crate::hostile::{Hostile, read_frame, wait_ended, write, write_frame};
 use crate::node::{DEADLINE, Node, Over, assert_still_serves, config, meet, over_tcp_and_quic, payload};
 
@@ -100,6 +101,39 @@ async fn a_source_sends_a_peer_so_much_at_once_and_no_more() {
         }
     };
     timeout(DEADLINE, served).await.expect("its turn comes");
+}
+
+/// Four names had all places, and at the least rate kept them for hours: everybody else heard that the source is busy.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_readers_of_one_host_keep_nobody_else_from_shards() {
+    let Some(outward) = outward_address() else {
+        println!("skipped: this machine has no address but loopback");
+        return;
+    };
+    let (_sender, shelf) = watch::channel(Arc::new(shards()));
+    let mut settings = config(Over::Tcp);
+    settings.listen.push(format!("/ip4/{outward}/tcp/0").parse().expect("an address"));
+    settings.shelf = Some(Shelf::new(shelf));
+    let mut source = Node::start_with(settings).await;
+    let (mut slow, mut under_way) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let mut asker = Node::start(Over::Tcp).await;
+        meet(&mut asker, &mut source).await;
+        for _ in 0..DATA_SENDING_PER_PEER_MAX {
+            let offered = ask(&asker, source.peer, 0).await.expect("an answer");
+            assert!(matches!(offered, Offered::Coming(_)), "{offered:?}");
+            under_way.push(offered);
+        }
+        slow.push(asker);
+    }
+    let addresses = source.network.listen_addresses();
+    let elsewhere = addresses.iter().find(|address| address.to_string().contains(&outward.to_string()));
+    let elsewhere = Address::new(elsewhere.expect("it listens").to_string()).expect("short");
+    let mut honest = Node::start(Over::Tcp).await;
+    honest.order(NetworkOrder::Dial { peer: Some(source.peer), addresses: vec![elsewhere] });
+    honest.wait_connected(source.peer).await;
+    let bytes = read_all(ask(&honest, source.peer, 0).await.expect("served")).await.expect("whole");
+    assert!(bytes == shards()[&0].bytes()[..], "{} bytes", bytes.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
