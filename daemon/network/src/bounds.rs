@@ -168,6 +168,10 @@ pub(crate) const OUTGOING_TRANSFERS_PER_PEER_MAX: usize = INBOUND_TRANSFERS_PER_
 /// Transfers of exchanges sent at once in all: an uplink shared by more finishes none in time.
 pub(crate) const OUTGOING_TRANSFERS_MAX: usize = 8;
 
+/// Of those, for peers of one network of the internet that have not proven themselves: three exchanges, both ways, are as many as a
+/// node has at once. At the least rate a transfer of 12 Mi values keeps its place for two hours.
+pub(crate) const OUTGOING_TRANSFERS_PER_NETWORK_MAX: usize = OUTGOING_TRANSFERS_MAX * 3 / 4;
+
 /// Places beside them for peers that have taken a whole transfer in time: an exchange each, both ways.
 pub(crate) const OUTGOING_TRANSFERS_RESERVED: usize = 4;
 

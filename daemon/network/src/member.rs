@@ -28,7 +28,7 @@ use crate::control::{ReaderEnd, read_messages, write_messages};
 use crate::data::serve::attend;
 use crate::handshake::Link;
 use crate::life::asking;
-use crate::places::Proven;
+use crate::places::{Place, Proven};
 use crate::shared::Shared;
 use crate::streams::{Stream, StreamOpener};
 
@@ -51,7 +51,7 @@ pub(crate) struct OutgoingTransfer {
     pub(crate) header: TransferHeader,
     pub(crate) payload: Payload,
     /// Its place among the node's outgoing transfers.
-    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) place: Place,
 }
 
 /// A member is gone, and the core knows it.

@@ -1,11 +1,12 @@
 //! Places for transfers that this node sends for exchanges: slow readers must not take those of all others.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::bounds::{OUTGOING_TRANSFERS_MAX, OUTGOING_TRANSFERS_RESERVED};
+use crate::bounds::{OUTGOING_TRANSFERS_MAX, OUTGOING_TRANSFERS_PER_NETWORK_MAX, OUTGOING_TRANSFERS_RESERVED};
 
 /// The places of a node.
 #[derive(Debug)]
@@ -14,6 +15,21 @@ pub(crate) struct Places {
     common: Arc<Semaphore>,
     /// For peers that have proven themselves.
     reserved: Arc<Semaphore>,
+    /// Of what is for everybody, the shares of networks of the internet; as many as have places.
+    networks: Mutex<BTreeMap<u128, Weak<Semaphore>>>,
+}
+
+/// A place for a transfer, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _place: OwnedSemaphorePermit,
+    _of_network: Option<OwnedSemaphorePermit>,
+}
+
+impl From<OwnedSemaphorePermit> for Place {
+    fn from(place: OwnedSemaphorePermit) -> Place {
+        Place { _place: place, _of_network: None }
+    }
 }
 
 /// Whether a peer has taken a whole transfer, and let none wait since; clones share it.
@@ -23,13 +39,35 @@ pub(crate) struct Proven(Arc<AtomicBool>);
 impl Places {
     pub(crate) fn new() -> Places {
         let semaphore = |places| Arc::new(Semaphore::new(places));
-        Places { common: semaphore(OUTGOING_TRANSFERS_MAX), reserved: semaphore(OUTGOING_TRANSFERS_RESERVED) }
+        Places {
+            common: semaphore(OUTGOING_TRANSFERS_MAX),
+            reserved: semaphore(OUTGOING_TRANSFERS_RESERVED),
+            networks: Mutex::default(),
+        }
     }
 
-    /// A place for one more transfer to such a peer, until it is dropped.
-    pub(crate) fn take(&self, proven: &Proven) -> Option<OwnedSemaphorePermit> {
-        let of = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
-        of(&self.common).or_else(|| if proven.is_proven() { of(&self.reserved) } else { None })
+    /// A place for one more transfer to such a peer. `network`: of the internet, in which it is reached; a private one is its
+    /// owner's, and has no share.
+    pub(crate) fn take(&self, proven: &Proven, network: Option<u128>) -> Option<Place> {
+        let of = |places: Arc<Semaphore>| places.try_acquire_owned().ok();
+        if proven.is_proven() {
+            return of(self.common.clone()).or_else(|| of(self.reserved.clone())).map(Place::from);
+        }
+        let of_network = match network {
+            Some(network) => Some(of(self.share(network))?),
+            None => None,
+        };
+        Some(Place { _place: of(self.common.clone())?, _of_network: of_network })
+    }
+
+    fn share(&self, network: u128) -> Arc<Semaphore> {
+        let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
+        networks.retain(|_, share| share.strong_count() > 0);
+        networks.get(&network).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let share = Arc::new(Semaphore::new(OUTGOING_TRANSFERS_PER_NETWORK_MAX));
+            networks.insert(network, Arc::downgrade(&share));
+            share
+        })
     }
 }
 
@@ -56,15 +94,32 @@ mod tests {
     #[test]
     fn who_has_proven_itself_finds_a_place_where_strangers_have_taken_theirs() {
         let (places, stranger, partner) = (Places::new(), Proven::default(), Proven::default());
-        let taken: Vec<_> = (0..OUTGOING_TRANSFERS_MAX).map(|_| places.take(&stranger).expect("a place")).collect();
-        assert!(places.take(&stranger).is_none() && places.take(&partner).is_none());
+        let taken: Vec<_> =
+            (0..OUTGOING_TRANSFERS_MAX).map(|_| places.take(&stranger, None).expect("a place")).collect();
+        assert!(places.take(&stranger, None).is_none() && places.take(&partner, None).is_none());
         partner.on_taken();
-        let kept: Vec<_> = (0..OUTGOING_TRANSFERS_RESERVED).map(|_| places.take(&partner).expect("a place")).collect();
-        assert!(places.take(&partner).is_none(), "there is an end to it");
+        let kept: Vec<_> =
+            (0..OUTGOING_TRANSFERS_RESERVED).map(|_| places.take(&partner, None).expect("a place")).collect();
+        assert!(places.take(&partner, None).is_none(), "there is an end to it");
         drop(kept);
         partner.on_stalled();
-        assert!(places.take(&partner).is_none(), "a stranger again");
+        assert!(places.take(&partner, None).is_none(), "a stranger again");
         drop(taken);
-        assert!(places.take(&stranger).is_some());
+        assert!(places.take(&stranger, None).is_some());
+    }
+    /// One name with eight transfers at the least rate kept all others that have not proven themselves from their exchanges, for
+    /// two hours with 12 Mi values.
+    #[test]
+    fn strangers_of_one_network_leave_places_to_strangers_of_another() {
+        let (places, stranger, partner) = (Places::new(), Proven::default(), Proven::default());
+        partner.on_taken();
+        let taken: Vec<_> = std::iter::from_fn(|| places.take(&stranger, Some(1))).take(100).collect();
+        assert_eq!(taken.len(), OUTGOING_TRANSFERS_PER_NETWORK_MAX);
+        let others: Vec<_> = std::iter::from_fn(|| places.take(&stranger, Some(2))).take(100).collect();
+        assert_eq!(others.len(), OUTGOING_TRANSFERS_MAX - OUTGOING_TRANSFERS_PER_NETWORK_MAX);
+        assert!(places.take(&partner, Some(1)).is_some(), "a proven neighbour has what is reserved");
+        drop((taken, others));
+        assert!(places.take(&stranger, Some(1)).is_some());
+        assert_eq!(places.networks.lock().expect("not poisoned").len(), 1, "the other has none");
     }
 }

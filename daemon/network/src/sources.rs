@@ -62,6 +62,11 @@ impl Source {
         (!is_relayed).then(|| Source { host: prefix(address, host), network: prefix(address, network) })
     }
 
+    /// Its network, where that is one of the internet.
+    pub(crate) fn public_network(self) -> Option<u128> {
+        is_global_ip(self.ip()).then_some(self.network)
+    }
+
     /// An address of the host.
     fn ip(self) -> IpAddr {
         Ipv6Addr::from_bits(self.host).to_canonical()

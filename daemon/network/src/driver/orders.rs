@@ -9,6 +9,8 @@ use super::Driver;
 use crate::bounds::DIALS_MAX;
 use crate::dialing::Dial;
 use crate::member::{MemberOrder, OutgoingTransfer};
+use crate::places::Place;
+use crate::sources::Source;
 use murmur_protocol::NetworkOrder;
 
 impl Driver {
@@ -51,8 +53,8 @@ impl Driver {
     ) -> Result<(), &'static str> {
         let member = self.members.get(&peer).ok_or("the peer is not connected")?;
         let place = match header {
-            TransferHeader::State { .. } => self.part_places.clone().try_acquire_owned().ok(),
-            _ => self.places.take(&member.proven),
+            TransferHeader::State { .. } => self.part_places.clone().try_acquire_owned().ok().map(Place::from),
+            _ => self.places.take(&member.proven, member.source.and_then(Source::public_network)),
         };
         let place = place.ok_or("too many transfers are under way")?;
         let outgoing = OutgoingTransfer { transfer, header, payload, place };
