@@ -374,8 +374,8 @@ pub(crate) const ANNOUNCE_PERIOD: Duration = Duration::from_secs(60 * 60);
 /// How long others believe it: three announcements may be lost.
 pub(crate) const ANNOUNCEMENT_KEPT: Duration = Duration::from_secs(4 * 60 * 60);
 
-/// Members that a node of the table remembers as taking part, itself among them: Kademlia's k; more are not needed to find the swarm.
-/// With one more, one of the host or network with the most gives way.
+/// Members that a node of the table remembers as taking part, itself among them: Kademlia's k; more are not needed to find the
+/// swarm. With one more, one of the host or network with the most gives way.
 pub(crate) const ANNOUNCEMENTS_MAX: usize = 20;
 
 /// Peers that turned out to take part in another run and are not told to the core again.

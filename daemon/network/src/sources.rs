@@ -81,8 +81,8 @@ impl Source {
 /// Whether there is a place for one more member that comes from there, `None` for a relay, beside those from `members`, each with
 /// whether it has proven itself: others must find room as well.
 ///
-/// Who has proven itself takes no place from newcomers of its host while many places are free. A word of greeting proves nothing: with
-/// it alone one program would have the places of a computing centre.
+/// Who has proven itself takes no place from newcomers of its host while many places are free. A word of greeting proves nothing:
+/// with it alone one program would have the places of a computing centre.
 ///
 /// This machine is no host among others: its programs have all of 127/8 and could come from anywhere in it, and its owner may run a
 /// whole swarm on it.

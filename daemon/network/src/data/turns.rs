@@ -61,8 +61,8 @@ impl Sending {
 }
 
 impl Places {
-    /// The oldest of the network with the most places, where the newcomer's has fewer with this one; else the oldest of all, where it
-    /// has had its turn.
+    /// The oldest of the network with the most places, where the newcomer's has fewer with this one; else the oldest of all, where
+    /// it has had its turn.
     fn who_gives_way(&self, now: Instant, newcomer: Option<u128>) -> Option<usize> {
         let mut of_network: HashMap<Option<u128>, usize> = HashMap::from([(newcomer, 1)]);
         for place in &self.taken {
