@@ -107,6 +107,7 @@ mod tests {
         drop(taken);
         assert!(places.take(&stranger, None).is_some());
     }
+
     /// One name with eight transfers at the least rate kept all others that have not proven themselves from their exchanges, for
     /// two hours with 12 Mi values.
     #[test]
