@@ -132,31 +132,27 @@ fn a_slow_member_keeps_no_partner_from_its_rounds() {
     }
 }
 
-/// An exchange with a member on a slow line takes as long as twenty steps, and others go on beside it.
+/// An exchange with it takes as long as six steps of the others. A core in which nobody waited for it left them all their rounds, and it
+/// had 140 and 322 exchanges in place of 948 and 1,092: its line was taken by everybody's new references at once.
 #[test]
-fn a_member_on_a_slow_line_keeps_no_partner_from_its_rounds() {
-    let started = |kind, slowest: f64| {
+fn a_member_on_a_slow_line_averages_often_and_costs_the_others_few_rounds() {
+    for seed in [3, 5] {
         let mut scenario = Scenario::calm(8);
-        scenario.gossip.kind = kind;
+        scenario.gossip.kind = GossipKind::Links;
         (scenario.gossip.interval_steps, scenario.gossip.interval_steps_min) = (4, 2);
-        scenario.network.fills_gaps = true;
-        scenario.parameters = 20_000;
+        (scenario.parameters, scenario.network.fills_gaps) = (20_000, true);
         scenario.nodes.iter_mut().for_each(|plan| plan.step_time = Duration::from_millis(100));
-        let line = &mut scenario.nodes[7];
-        (line.uplink_bytes_per_second, line.downlink_bytes_per_second) = (slowest, slowest);
-        let swarm = after(seconds(300), scenario, 1);
+        let slow = &mut scenario.nodes[7];
+        (slow.uplink_bytes_per_second, slow.downlink_bytes_per_second) = (12e3, 12e3);
+        let swarm = after(seconds(300), scenario, seed);
         let exchanges = |host| swarm.status(host).expect("it runs").exchanges;
-        let slow = exchanges(7);
-        for host in 0..8 {
-            eprintln!("{host} {:?} {}", exchanges(host), swarm.status(host).expect("it runs").interval_steps);
-        }
-        let of_slow = (slow.completed_as_starter + slow.completed_as_responder) as f64;
-        ((0..7).map(|host| exchanges(host).completed_as_starter).sum::<u64>() as f64, of_slow)
-    };
-    for (kind, line) in [(GossipKind::Links, 3e3), (GossipKind::Pairs, 24e3)] {
-        let (equal, _) = started(kind, 1e9);
-        let (beside_a_slow_one, of_slow) = started(kind, line);
-        eprintln!("{kind:?}: {beside_a_slow_one} of {equal}, {of_slow}");
+        // Among equals it is 4,868.
+        let of_others: u64 = (0..7).map(|host| exchanges(host).completed_as_starter).sum();
+        let of_slow = exchanges(7).completed_as_starter + exchanges(7).completed_as_responder;
+        assert!(
+            of_others > 3_900 && of_slow > 600,
+            "seed {seed}: {of_others} of the others, {of_slow} of the slow one"
+        );
     }
 }
 
