@@ -9,8 +9,8 @@
 //!          → u32 0, once the payload is verified and handed to the core; then both close
 //! ```
 //!
-//! A form of 0 is the payload itself. 1 are its blocks of 16 KiB, each behind a u32 that says how many bytes of it follow: all as they
-//! are, or fewer, [packed](packing). A sender packs where the line is slow.
+//! In the form 0 it is sent as it is. In the form 1 it is sent in blocks of 16 KiB, each behind a u32 that says how many bytes of it
+//! follow: all as they are, or fewer, [packed](packing). A sender packs where the line is slow.
 //!
 //! The last word is there because closing a connection can lose the tail of a stream; the others tell the sender how fast
 //! the line is and that it lives ([`flow`]). The receiver refuses an announced length over the model's before it allocates,

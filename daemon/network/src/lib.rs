@@ -52,6 +52,7 @@ mod round_trips;
 mod scope;
 mod security;
 mod shared;
+mod shares;
 mod sources;
 pub mod streams;
 mod tcp_first;

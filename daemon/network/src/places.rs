@@ -1,12 +1,12 @@
 //! Places for transfers that this node sends for exchanges: slow readers must not take those of all others.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::bounds::{OUTGOING_TRANSFERS_MAX, OUTGOING_TRANSFERS_PER_NETWORK_MAX, OUTGOING_TRANSFERS_RESERVED};
+use crate::shares::Shares;
 
 /// The places of a node.
 #[derive(Debug)]
@@ -15,8 +15,8 @@ pub(crate) struct Places {
     common: Arc<Semaphore>,
     /// For peers that have proven themselves.
     reserved: Arc<Semaphore>,
-    /// Of what is for everybody, the shares of networks of the internet; as many as have places.
-    networks: Mutex<BTreeMap<u128, Weak<Semaphore>>>,
+    /// Of what is for everybody, those of networks of the internet.
+    networks: Shares<Semaphore>,
 }
 
 /// A place for a transfer, until it is dropped.
@@ -42,7 +42,7 @@ impl Places {
         Places {
             common: semaphore(OUTGOING_TRANSFERS_MAX),
             reserved: semaphore(OUTGOING_TRANSFERS_RESERVED),
-            networks: Mutex::default(),
+            networks: Shares::default(),
         }
     }
 
@@ -54,20 +54,12 @@ impl Places {
             return of(self.common.clone()).or_else(|| of(self.reserved.clone())).map(Place::from);
         }
         let of_network = match network {
-            Some(network) => Some(of(self.share(network))?),
+            Some(network) => {
+                Some(of(self.networks.of(network, || Semaphore::new(OUTGOING_TRANSFERS_PER_NETWORK_MAX)))?)
+            }
             None => None,
         };
         Some(Place { _place: of(self.common.clone())?, _of_network: of_network })
-    }
-
-    fn share(&self, network: u128) -> Arc<Semaphore> {
-        let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
-        networks.retain(|_, share| share.strong_count() > 0);
-        networks.get(&network).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let share = Arc::new(Semaphore::new(OUTGOING_TRANSFERS_PER_NETWORK_MAX));
-            networks.insert(network, Arc::downgrade(&share));
-            share
-        })
     }
 }
 
@@ -121,6 +113,6 @@ mod tests {
         assert!(places.take(&partner, Some(1)).is_some(), "a proven neighbour has what is reserved");
         drop((taken, others));
         assert!(places.take(&stranger, Some(1)).is_some());
-        assert_eq!(places.networks.lock().expect("not poisoned").len(), 1, "the other has none");
+        assert_eq!(places.networks.count(), 1, "the other has none");
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn has_place(members: impl Iterator<Item = (Option<Source>, bool)>, n
     if newcomer.is_some_and(Source::is_this_machine) {
         return true;
     }
-    let is_public = newcomer.is_some_and(|source| is_global_ip(source.ip()));
+    let is_public = newcomer.and_then(Source::public_network).is_some();
     let (mut all, mut of_network, mut of_host, mut strangers) = (0, 0, 0, 0);
     for (member, is_proven) in members {
         let is_of_host = member.map(|source| source.host) == newcomer.map(|source| source.host);

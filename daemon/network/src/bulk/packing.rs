@@ -11,8 +11,11 @@ use miniz_oxide::inflate::decompress_slice_iter_to_slice;
 
 use crate::bounds::ROOM_START_BYTES;
 
-/// Bytes of a payload that are packed together: so few that a receiver has room for one when a payload begins.
-pub(super) const BLOCK_BYTES: usize = ROOM_START_BYTES;
+/// Bytes of a payload that are packed together, as the wire has them.
+pub(super) const BLOCK_BYTES: usize = 16 * 1024;
+
+// Room is made for whole blocks.
+const _: () = assert!(ROOM_START_BYTES.is_multiple_of(BLOCK_BYTES));
 
 /// What says how many bytes of a block follow, little endian: all of it as it is, or fewer, packed.
 pub(super) const BLOCK_WORD_BYTES: usize = 4;

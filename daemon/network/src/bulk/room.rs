@@ -3,14 +3,14 @@
 //! A transfer holds what it has sent, not what it has announced. Half of the memory is for peers that have delivered as
 //! much before, whole and in time; of the other half one network has at most half.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::bounds::{BUDGET_UNIT_BYTES, LEARNED_FROM_BYTES, SLOWEST_OF_LEARNED, TRANSFER_RATE_MIN};
+use crate::shares::Shares;
 
 /// The memory of a node.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(crate) struct Room {
     common: Budget,
     /// For peers that have delivered.
     reserved: Budget,
-    /// Shares of networks in what is for everybody; as many as have peers.
-    networks: Mutex<BTreeMap<u128, Weak<Budget>>>,
+    /// Of what is for everybody, those of networks.
+    networks: Shares<Budget>,
     network_bytes: u64,
     payload_bytes_max: u64,
 }
@@ -35,7 +35,7 @@ impl Room {
         Room {
             common: Budget::new(half),
             reserved: Budget::new(half),
-            networks: Mutex::default(),
+            networks: Shares::default(),
             network_bytes: (half / 2).max(payload_bytes_max.min(half)),
             payload_bytes_max,
         }
@@ -43,15 +43,7 @@ impl Room {
 
     /// The share of one more peer, which is reached in this network where that is known.
     pub(crate) fn inflow(&self, network: Option<u128>) -> Inflow {
-        let share = network.map(|network| {
-            let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
-            networks.retain(|_, share| share.strong_count() > 0);
-            networks.get(&network).and_then(Weak::upgrade).unwrap_or_else(|| {
-                let share = Arc::new(Budget::new(self.network_bytes));
-                networks.insert(network, Arc::downgrade(&share));
-                share
-            })
-        });
+        let share = network.map(|network| self.networks.of(network, || Budget::new(self.network_bytes)));
         // A starter's steps and codes may come side by side, each rounded up.
         let own = Budget::new(self.payload_bytes_max + BUDGET_UNIT_BYTES);
         Inflow { own, network: share, delivered: AtomicU64::new(0), rate: AtomicU64::new(0) }
