@@ -1,7 +1,7 @@
 //! Random schedules of the state machine, bad ones included, as a property: whatever a world does to a few nodes, the
 //! laws of an exchange hold, and nobody panics.
 //!
-//! The same worlds are lived through by the fuzzer in `protocol/fuzz`; here a bounded number of them, and its corpus.
+//! The same worlds are lived through by the fuzzer in `tests/fuzz`; here a bounded number of them, and its corpus.
 
 pub(crate) mod tape;
 mod world;
@@ -59,7 +59,7 @@ fn what_is_recorded_is_decided_again() {
 /// Schedules that once broke something, or reach far: the fuzzer's corpus.
 #[test]
 fn the_corpus_holds() {
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/schedules");
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/corpus/schedules");
     let files: Vec<_> = std::fs::read_dir(corpus).expect("the corpus is part of the repository").collect();
     let mut landed = 0;
     for file in files {

@@ -6,6 +6,7 @@ mod daemon;
 pub mod disk;
 pub mod fake_mlflow;
 pub mod fake_store;
+pub mod fuzz;
 pub mod gaps;
 pub mod lender;
 pub mod netns;

@@ -19,6 +19,7 @@ mod finish;
 mod first_hour;
 #[path = "network/forwarding.rs"]
 mod forwarding;
+mod fuzz;
 mod identity;
 #[path = "network/links.rs"]
 mod links;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use murmur_protocol::handshake::OWN_ADDRESSES_MAX;
+use murmur_protocol::text::foreign;
 use murmur_protocol::{Address, PeerId};
 
 /// A text that is no address to dial.
@@ -15,7 +16,7 @@ use murmur_protocol::{Address, PeerId};
 pub struct AddressError {
     /// The text.
     pub text: String,
-    /// What is wrong with it.
+    /// What is wrong with it, escaped: it may quote the text.
     pub reason: String,
 }
 
@@ -25,7 +26,7 @@ pub struct AddressError {
 /// When it is malformed, has no transport that this node speaks, or ends in another kind of peer id.
 pub fn parse_address(text: &str) -> Result<(Option<PeerId>, Address), AddressError> {
     let text = text.trim();
-    let error = |reason: &str| AddressError { text: text.to_owned(), reason: reason.to_owned() };
+    let error = |reason: &str| AddressError { text: text.to_owned(), reason: foreign(reason) };
     let address: Multiaddr = text.parse().map_err(|cause: libp2p::multiaddr::Error| error(&cause.to_string()))?;
     let (peer, address) = split_peer(address);
     let peer = match peer {

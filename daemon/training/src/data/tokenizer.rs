@@ -1,8 +1,10 @@
 //! A Hugging Face `tokenizer.json`, the same file on all nodes of a run.
 
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::manifest::{DataSpec, RunManifest};
+use serde::de::IgnoredAny;
 use tokenizers::Tokenizer as HuggingFace;
 
 use super::CorpusError;
@@ -26,7 +28,11 @@ impl Tokenizer {
     pub fn open(path: &Path) -> Result<Tokenizer, CorpusError> {
         let unreadable = |reason| CorpusError::TokenizerUnreadable(path.to_owned(), reason);
         let bytes = regular::read(path, BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
-        let mut inner = HuggingFace::from_bytes(&bytes).map_err(|error| unreadable(error.to_string()))?;
+        // The library panics at a file that ends too soon, and at some others.
+        serde_json::from_slice::<IgnoredAny>(&bytes).map_err(|error| unreadable(error.to_string()))?;
+        let read = catch_unwind(|| HuggingFace::from_bytes(&bytes));
+        let read = read.unwrap_or_else(|_| Err("the tokenizers library fails at it".into()));
+        let mut inner = read.map_err(|error| unreadable(error.to_string()))?;
         // Some files say how to fill or cut a batch of their own model's: whole texts are wanted here.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| unreadable(error.to_string()))?;
@@ -207,5 +213,24 @@ pub(super) mod tests {
         assert!(message(&"00".repeat(32), 27).contains("is not this run's"));
         std::fs::write(&path, "{}").expect("written");
         assert!(Tokenizer::open(&path).is_err());
+    }
+
+    #[test]
+    fn a_tokenizer_that_is_cut_off_or_makes_the_library_panic_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tokenizer.json");
+        write_tokenizer(&path);
+        let whole = std::fs::read_to_string(&path).expect("just written");
+        let refused = |text: &str| {
+            std::fs::write(&path, text).expect("written");
+            Tokenizer::open(&path).map(drop).expect_err("it is none").to_string()
+        };
+        for end in 1..whole.len() {
+            let error = refused(&whole[..end]);
+            assert!(error.contains("EOF"), "{error}");
+        }
+        let panics = whole.replacen('{', r#"{"normalizer":{"type":"Precompiled"},"#, 1);
+        let error = refused(&panics);
+        assert!(error.contains("the tokenizers library fails at it"), "{error}");
     }
 }

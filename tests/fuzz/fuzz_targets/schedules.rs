@@ -1,13 +1,13 @@
 //! Sequences of events: the worlds of `protocol/tests/schedules.rs`, with the fuzzer as their fate.
-//! `cargo fuzz run -s none schedules` in `protocol`
+//! `cargo fuzz run -s none schedules` in `tests`
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../tests/schedules/tape.rs"]
+#[path = "../../../protocol/tests/schedules/tape.rs"]
 mod tape;
-#[path = "../../tests/schedules/world.rs"]
+#[path = "../../../protocol/tests/schedules/world.rs"]
 mod world;
 
 fuzz_target!(|bytes: &[u8]| {
