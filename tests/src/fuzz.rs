@@ -41,26 +41,31 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "tickets", read: tickets::read, seeds: tickets::seeds },
 ];
 
+fn target(name: &str) -> Target {
+    TARGETS.into_iter().find(|target| target.name == name).expect("a target")
+}
+
 /// Reads bytes as the target of this name does.
 ///
 /// # Panics
 /// When there is none, or what comes of the bytes is not sound.
 pub fn read(name: &str, bytes: &[u8]) {
-    let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
-    (target.read)(bytes);
+    (target(name).read)(bytes);
 }
 
-/// Writes the sound inputs of all targets into their folders below `corpus`, where the fuzzer begins with them.
+/// Where inputs are kept.
+pub fn corpus(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name)
+}
+
+/// Writes the sound inputs of the target of this name to its corpus, where the fuzzer begins.
 ///
 /// # Panics
-/// When the disk is full.
-pub fn write_seeds(corpus: &Path) {
-    for Target { name, seeds, .. } in TARGETS {
-        let folder = corpus.join(name);
-        std::fs::create_dir_all(&folder).expect("a folder to write to");
-        for (number, seed) in seeds().into_iter().enumerate() {
-            std::fs::write(folder.join(format!("seed-{number}")), seed).expect("written");
-        }
+/// When there is no such target, or the disk is full.
+pub fn write_seeds(name: &str) {
+    std::fs::create_dir_all(corpus(name)).expect("a folder to write to");
+    for (number, seed) in (target(name).seeds)().into_iter().enumerate() {
+        std::fs::write(corpus(name).join(format!("seed-{number}")), seed).expect("written");
     }
 }
 

@@ -1,9 +1,7 @@
 //! What the fuzz targets promise, on inputs that are kept, on sound ones, and on sound ones with mistakes.
 
-use std::path::Path;
-
 use murmur_protocol::random::spread;
-use murmur_tests::fuzz::{TARGETS, Target};
+use murmur_tests::fuzz::{TARGETS, Target, corpus};
 
 /// Damaged inputs of each sound one: a second or two in all. `tests/fuzz` has millions.
 const DAMAGED: u64 = 60;
@@ -55,9 +53,8 @@ fn damaged(mut bytes: Vec<u8>, dice: &mut Dice) -> Vec<u8> {
 
 #[test]
 fn what_once_broke_a_reader_breaks_none() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     for Target { name, read, .. } in TARGETS {
-        for file in std::fs::read_dir(corpus.join(name)).into_iter().flatten().flatten() {
+        for file in std::fs::read_dir(corpus(name)).into_iter().flatten().flatten() {
             read(&std::fs::read(file.path()).expect("a file"));
         }
     }

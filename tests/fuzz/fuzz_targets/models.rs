@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| murmur_tests::fuzz::read("models", bytes));
+use murmur_tests::fuzz;
+
+libfuzzer_sys::fuzz_target!(init: fuzz::write_seeds("models"), |bytes| fuzz::read("models", bytes));
