@@ -212,6 +212,7 @@ impl Collective {
             stall.heard.remove(&peer);
             stall.forget_running(peer);
         }
+        self.come_back_at_the_end(now);
         if !self.members.contains(peer) || self.timeouts.split == Split::Quorum || self.is_over {
             return;
         }

@@ -24,7 +24,8 @@ impl Collective {
         (self.is_over, self.is_contributing, self.has_contribution) = (true, false, false);
         (self.deferred, self.idle_since, self.lateness) = (None, None, Lateness::default());
         self.phase = Phase::Contributing;
-        self.behind = self.members.clone();
+        // Also who takes no part now, because its contribution did not come.
+        self.behind = self.everybody.clone();
         self.behind.remove(self.me);
         self.needed_until = Some(now + self.farewell());
         self.say_to_all(&self.everybody.clone(), &Word::Ended(self.version));
@@ -106,6 +107,17 @@ impl Collective {
         }
         if !self.is_over && matches!(self.phase, Phase::Reducing(_) | Phase::Stalled(_)) {
             self.go_on_without_ended(now);
+        }
+        self.come_back_at_the_end(now);
+    }
+
+    /// A member that is left out, until its contribution is there, asks for what it has missed once nobody is at work any more: those
+    /// that have ended do not stay for long.
+    pub(super) fn come_back_at_the_end(&mut self, now: Time) {
+        let is_ahead = |peer| self.ended.get(&peer).is_some_and(|one| one.operations > self.version.operations);
+        let nobody_works = at_work(&self.ended, &self.everybody).iter().all(|peer| peer == self.me);
+        if self.is_left_out() && nobody_works && self.everybody.iter().any(is_ahead) {
+            self.come_back(now);
         }
     }
 

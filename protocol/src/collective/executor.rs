@@ -51,7 +51,7 @@ pub struct Collective {
     pub(super) is_over: bool,
     /// Who has said that it has ended, and how far it was; at most [`MEMBERS_MAX`](super::MEMBERS_MAX).
     pub(super) ended: BTreeMap<PeerId, Version>,
-    /// Once the work is over: who took part last, and who has been found behind since.
+    /// Once the work is over: who was in reach then, and who has been found behind since.
     pub(super) behind: Members,
     /// Once the work is over: until when others may say that they are behind.
     pub(super) needed_until: Option<Time>,

@@ -47,6 +47,25 @@ fn one_that_misses_the_last_sum_gets_the_replica_from_those_that_have_ended() {
     }
 }
 
+/// It asked for nothing until its contribution was there, and by then the others had left: it ended with a model of its own.
+#[test]
+fn one_that_is_left_out_gets_the_replica_of_those_that_end_without_it() {
+    for (topology, silent) in TOPOLOGIES.into_iter().flat_map(|topology| [(topology, 0), (topology, 2)]) {
+        let mut world = World::empty(topology, 5, Sabotage::None);
+        world.ends_at = 40.0;
+        let what = format!("{topology} without {silent}");
+        (0..3).for_each(|node| world.add(if node == 0 { Start::WithModel } else { Start::FromPeer }));
+        world.run_until_one_is_at(10.0);
+        world.members[silent].slowness = None;
+        world.run_until_one_is_at(39.0);
+        assert!(world.status(silent).is_left_out, "{what}: {:?}", world.status(silent));
+        world.run(Duration::from_secs(60));
+        world.expect_all_have_left(&what);
+        let replicas: Vec<_> = world.members.iter().map(|member| &member.replica).collect();
+        assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{what}: {replicas:?}");
+    }
+}
+
 /// Two that copy at once are each in an epoch with the one that has ended: neither leaves the other one out.
 #[test]
 fn two_that_miss_the_last_sum_both_get_the_replica_once() {
