@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use murmur_network::{Network, QueueFull};
 use murmur_protocol::replay::{Told, digest, told};
-use murmur_protocol::{Effect, Event, NetworkOrder, Node, PeerId, Status, Time, TrainerOrder, WorkerOrder};
+use murmur_protocol::{Effect, Event, NetworkOrder, Node, PeerId, RequestId, Status, Time, TrainerOrder, WorkerOrder};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::drivers::{Refused, Trainer, Workers};
@@ -34,8 +34,7 @@ pub struct Engine {
     events: mpsc::Receiver<Event>,
     /// Failed orders, to be told to the core before anything else. Bounded by the effects of one event.
     failures: VecDeque<Event>,
-    /// Orders that have no reply and must not be lost: tried again after every event. At most one of each kind.
-    postponed: VecDeque<TrainerOrder>,
+    postponed: Postponed,
     disconnects: Disconnects,
     clock: Instant,
     pictures: watch::Sender<Picture>,
@@ -93,7 +92,7 @@ impl Engine {
             workers,
             events,
             failures: VecDeque::new(),
-            postponed: VecDeque::new(),
+            postponed: Postponed::default(),
             disconnects: Disconnects::default(),
             clock,
             pictures,
@@ -138,9 +137,7 @@ impl Engine {
         while let Some(failure) = self.failures.pop_front() {
             self.handle(failure);
         }
-        for order in std::mem::take(&mut self.postponed) {
-            self.order_trainer(order);
-        }
+        self.postponed.try_again(|order| self.trainer.try_order(order));
         self.disconnects.try_again(|order| self.network.try_order(order));
         if self.published_at.elapsed() >= PICTURE_PERIOD || self.stopped {
             self.published_at = Instant::now();
@@ -201,11 +198,8 @@ impl Engine {
 
     fn order_trainer(&mut self, order: TrainerOrder) {
         self.has_trained |= matches!(order, TrainerOrder::Begin);
-        if let Err(Refused(order)) = self.trainer.try_order(order) {
-            match order.request() {
-                Some(request) => self.failures.push_back(Event::RequestFailed { request }),
-                None => self.postponed.push_back(order),
-            }
+        if let Some(request) = self.postponed.order(order, |order| self.trainer.try_order(order)) {
+            self.failures.push_back(Event::RequestFailed { request });
         }
     }
 
@@ -220,6 +214,36 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Orders for the trainer that have no reply and must not be lost: tried again after every event. At most one of each kind. Nothing
+/// overtakes them: a contribution is of the model that the last sum has led to, and a replica takes the place of that model.
+#[derive(Debug, Default)]
+struct Postponed(VecDeque<TrainerOrder>);
+
+impl Postponed {
+    /// Hands an order over behind those that wait. The request that is refused, where it cannot be and has a reply.
+    fn order(
+        &mut self,
+        order: TrainerOrder,
+        try_order: impl Fn(TrainerOrder) -> Result<(), Refused<TrainerOrder>>,
+    ) -> Option<RequestId> {
+        self.try_again(&try_order);
+        let Refused(order) = if self.0.is_empty() { try_order(order).err()? } else { Refused(order) };
+        let request = order.request();
+        if request.is_none() {
+            self.0.push_back(order);
+        }
+        request
+    }
+
+    fn try_again(&mut self, try_order: impl Fn(TrainerOrder) -> Result<(), Refused<TrainerOrder>>) {
+        while let Some(order) = self.0.pop_front() {
+            if let Err(Refused(order)) = try_order(order) {
+                return self.0.push_front(order);
+            }
+        }
     }
 }
 
@@ -241,9 +265,47 @@ impl Disconnects {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
+
+    use murmur_protocol::Snapshot;
 
     use super::*;
+
+    /// The trainer made room between two orders: a contribution was computed from a model without the last sum.
+    #[test]
+    fn no_order_overtakes_one_that_waits_for_room_in_the_trainers_queue() {
+        let (queue, room) = (RefCell::new(Vec::new()), Cell::new(0));
+        let try_order = |order: TrainerOrder| {
+            if room.get() == 0 {
+                return Err(Refused(order));
+            }
+            room.set(room.get() - 1);
+            queue.borrow_mut().push(match order {
+                TrainerOrder::TakeUp { .. } => "take up",
+                TrainerOrder::Contribute { .. } => "contribute",
+                _ => "complete",
+            });
+            Ok(())
+        };
+        let take_up = || TrainerOrder::TakeUp { sum: Snapshot::from(vec![1.0]), members: 2, progress: 1.0 };
+        let contribute = |number| TrainerOrder::Contribute { request: RequestId(number) };
+        let mut postponed = Postponed::default();
+        assert_eq!(postponed.order(take_up(), try_order), None, "it waits");
+        room.set(1);
+        assert_eq!(postponed.order(contribute(7), try_order), Some(RequestId(7)), "there is no room for both");
+        room.set(1);
+        assert_eq!(postponed.order(contribute(8), try_order), None);
+        assert_eq!(queue.take(), ["take up", "contribute"]);
+        for order in [take_up(), TrainerOrder::Complete] {
+            assert_eq!(postponed.order(order, try_order), None);
+        }
+        room.set(2);
+        // Room comes when the first one has been refused once more.
+        let is_first = Cell::new(true);
+        postponed.try_again(|order| if is_first.replace(false) { Err(Refused(order)) } else { try_order(order) });
+        postponed.try_again(try_order);
+        assert_eq!(queue.take(), ["take up", "complete"]);
+    }
 
     #[test]
     fn whom_a_full_queue_could_not_disconnect_is_disconnected_later_and_once() {
