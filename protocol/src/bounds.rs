@@ -275,11 +275,11 @@ pub fn replica_bytes_max(parameters: usize) -> u64 {
     4 * (3 * parameters as u64 + 64)
 }
 
-/// Bytes of payloads that may be on their way in at once in a synchronous run. Two groups that meet may each send a replica, and one
-/// network has a quarter: with room for one and a half, each of two holds what the other one needs. What is held is counted in whole
-/// units, hence the addend.
-pub fn synchronous_inbound_budget(parameters: usize) -> u64 {
-    8 * (replica_bytes_max(parameters) + (1 << 20))
+/// Bytes of payloads that may be on their way in at once in a synchronous run, where members send so many bytes of contributions to
+/// one of them at once. All of them may be of one network, which has a quarter. Two groups that meet may each send a replica: with room
+/// for one and a half, each of two holds what the other one needs. What is held is counted in whole units, hence the addend.
+pub(crate) fn synchronous_inbound_budget(parameters: usize, contributions: u64) -> u64 {
+    4 * contributions.max(2 * (replica_bytes_max(parameters) + (1 << 20)))
 }
 
 /// What a starter sends at most: scales and codes.

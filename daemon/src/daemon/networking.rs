@@ -70,7 +70,7 @@ pub(crate) fn network_config(
     let mut inbound_bytes_budget = bounds::inbound_bytes_budget(parameters);
     if manifest.synchronous.is_on() {
         payload_bytes_max = payload_bytes_max.max(bounds::replica_bytes_max(parameters));
-        inbound_bytes_budget = inbound_bytes_budget.max(bounds::synchronous_inbound_budget(parameters));
+        inbound_bytes_budget = inbound_bytes_budget.max(manifest.synchronous.inbound_budget(parameters));
     }
     Ok(NetworkConfig {
         identity,

@@ -7,8 +7,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{ManifestError, RunManifest, check};
+use crate::bounds::synchronous_inbound_budget;
 use crate::collective::{MEMBERS_MAX, Shape};
 use crate::numerics::SliceCodec;
+
+/// A member's weight behind a contribution, and what is held beyond its bytes, because that is counted in whole units.
+const CONTRIBUTION_ADDEND: u64 = 32 * 1024;
 
 /// Who sends what to whom in an all-reduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +109,13 @@ impl SynchronousSpec {
             16 => SliceCodec::Bfloat16,
             _ => SliceCodec::Float32,
         }
+    }
+
+    /// Bytes of payloads that may be on their way in at once, for a model of so many parameters. The hub of a star takes the
+    /// contributions of all others at once, and keeps them: where they do not all fit, each holds what others wait for.
+    pub fn inbound_budget(&self, parameters: usize) -> u64 {
+        let senders = if self.topology == Topology::Star { MEMBERS_MAX as u64 - 1 } else { 0 };
+        synchronous_inbound_budget(parameters, senders * (self.codec().bytes(parameters) as u64 + CONTRIBUTION_ADDEND))
     }
 }
 

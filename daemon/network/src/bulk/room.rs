@@ -148,9 +148,12 @@ fn units_of(bytes: u64) -> u32 {
 mod tests {
     use std::time::Duration;
 
+    use murmur_protocol::collective::MEMBERS_MAX;
+    use murmur_protocol::manifest::{SynchronousSpec, Topology};
     use tokio::time::{sleep, timeout};
 
     use super::*;
+    use crate::bounds::ROOM_START_BYTES;
     use crate::rate_limit::RateLimiter;
 
     const MIB: u64 = 1 << 20;
@@ -181,13 +184,33 @@ mod tests {
     #[tokio::test]
     async fn two_replicas_that_come_from_one_network_do_not_wait_for_each_other() {
         let length = murmur_protocol::bounds::replica_bytes_max(100_000);
-        let room = Room::new(murmur_protocol::bounds::synchronous_inbound_budget(100_000), length);
+        let room = Room::new(SynchronousSpec::default().inbound_budget(100_000), length);
         let senders = [room.inflow(Some(1)), room.inflow(Some(1))];
         let mut held = Vec::new();
         for part in [length / 2, length - length / 2] {
             for sender in &senders {
                 held.push(fits(&room, sender, part, length).await.expect("there is room for both"));
             }
+        }
+    }
+
+    /// Each held what it had sent, and waited for what the others held: seven were too many for a model of two million parameters.
+    #[tokio::test]
+    async fn what_all_members_of_a_star_send_its_hub_at_once_fits() {
+        let parameters = 2_000_000;
+        let spec = SynchronousSpec { topology: Topology::Star, ..SynchronousSpec::default() };
+        let replica = murmur_protocol::bounds::replica_bytes_max(parameters);
+        let room = Room::new(spec.inbound_budget(parameters), replica);
+        let senders: Vec<Inflow> = (1..MEMBERS_MAX).map(|_| room.inflow(Some(1))).collect();
+        let length = spec.codec().bytes(parameters) as u64;
+        let (mut come, mut held) = (0, Vec::new());
+        while come < length {
+            let more = come.max(ROOM_START_BYTES as u64).min(length - come);
+            for (number, sender) in senders.iter().enumerate() {
+                let fitting = fits(&room, sender, more, length).await;
+                held.push(fitting.unwrap_or_else(|| panic!("no room for member {number} after {come} bytes of each")));
+            }
+            come += more;
         }
     }
 
