@@ -258,6 +258,35 @@ fn a_suspended_daemon_is_said_to_be_there_to_who_asks_and_to_who_stops_it() {
     assert!(daemon.wait_for_end().status.success());
 }
 
+/// They said nothing for a minute.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_has_a_suspended_daemon_change_something_reads_what_is_waited_for_and_it_is_done_once_it_goes_on() {
+    let place = Place::new(TINY_RUN);
+    let node = place.at("node");
+    let daemon = Daemon::spawn(MURMUR, &node, &["start", place.run_file()]);
+    daemon.wait_for("a step", |report| report.steps > 0);
+    let (directory, pid) = (node.to_str().expect("UTF-8"), daemon.process_id());
+    let peer = "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X";
+    for (typed, done) in
+        [(&["block", peer, "--run", directory][..], "blocked "), (&["finish", directory], "finishing ")]
+    {
+        daemon.signal("STOP");
+        let mut command = murmur(MURMUR);
+        command.args(typed).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = command.spawn().expect("it starts");
+        let lines = BufReader::new(command.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+        let said: Vec<String> = lines.take(2).collect();
+        let told = format!("waiting     process {pid} is there, but it is suspended and does not answer; ");
+        let is_told = said.len() == 2 && said[0].starts_with(&told);
+        assert!(is_told && said[1].starts_with(&format!("hint: `kill -CONT {pid}` ")), "{typed:?}: {said:?}");
+        daemon.signal("CONT");
+        let output = murmur_tests::end_of(command);
+        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).starts_with(done), "{output:?}");
+    }
+    assert!(daemon.stop().status.success());
+}
+
 /// Needs the right to mount a small file system.
 #[cfg(target_os = "linux")]
 #[test]

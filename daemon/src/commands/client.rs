@@ -1,6 +1,8 @@
 //! How commands talk to a daemon of this machine: which one, and a request to its status page.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -20,6 +22,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Changes may be answered once they are carried out.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// After so long without an answer to a change it is said what is waited for.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// A daemon, and the way to ask it.
 pub(super) struct Client {
@@ -103,7 +108,39 @@ impl Client {
                 .hint("give its data directory instead of its address, on its machine and as its user"));
         };
         let request = agent(CHANGE_TIMEOUT).post(self.url(page)).header("Authorization", format!("Bearer {token}"));
-        self.answer(request.send_json(wish))
+        let answer = self.telling_what_is_waited_for(|| request.send_json(wish));
+        self.answer(answer)
+    }
+
+    /// Says what it is that takes so long, where an answer does.
+    fn telling_what_is_waited_for<Answer>(&self, ask: impl FnOnce() -> Answer) -> Answer {
+        let (answered, is_answered) = std::sync::mpsc::channel::<Infallible>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                if is_answered.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+                    self.waiting().iter().for_each(|line| note(line));
+                }
+            });
+            let answer = ask();
+            drop(answered);
+            answer
+        })
+    }
+
+    /// What is waited for.
+    fn waiting(&self) -> Vec<String> {
+        let limit = format!("its answer is awaited for {} s at most", CHANGE_TIMEOUT.as_secs());
+        match &self.process {
+            Some((_, pid)) if is_suspended(*pid) => vec![
+                format!("waiting     process {pid} is there, but it is suspended and does not answer; {limit}"),
+                format!("hint: `kill -CONT {pid}` lets it go on, and then it does as it was told"),
+            ],
+            Some((directory, pid)) => {
+                let there = format!("the daemon in {} is there (process {pid})", directory.display());
+                vec![format!("waiting     {there}, but it has not answered yet; {limit}")]
+            }
+            None => vec![format!("waiting     nothing has come from {} yet; {limit}", self.address)],
+        }
     }
 
     fn url(&self, page: &str) -> String {
