@@ -256,12 +256,14 @@ pub(crate) fn summary_line(report: &NodeReport) -> String {
     )
 }
 
-/// Lately while it trains, else of all the time in which it did.
+/// Lately while it trains, else of all the time in which it did. Before the first step it is not known.
 pub(crate) fn speed(report: &NodeReport) -> String {
     let examples = figures::examples(&report.prediction);
     let speed = report.speed();
     let of_all = if report.is_over() && speed > 0.0 { " on average" } else { "" };
-    format!("{} {examples}/s{of_all}", count(speed as u64))
+    let is_known = speed > 0.0 || report.step_seconds > 0.0 || report.is_over();
+    let speed = if is_known { count(speed as u64) } else { "–".to_owned() };
+    format!("{speed} {examples}/s{of_all}")
 }
 
 fn copy_line(CopyReport { share, bytes, donors }: &CopyReport) -> String {
@@ -296,6 +298,9 @@ mod tests {
             ..NodeReport::default()
         };
         assert_eq!(speed(&report("training", 25_000.0)), "25,000 tokens/s");
+        assert_eq!(speed(&report("training", 0.0)), "– tokens/s", "no step is measured yet");
+        let waits = NodeReport { step_seconds: 0.5, ..report("training", 0.0) };
+        assert_eq!(speed(&waits), "0 tokens/s", "it waits for others");
         assert_eq!(speed(&report("completed", 0.0)), "30,000 tokens/s on average");
         assert_eq!(speed(&NodeReport { phase: "left".to_owned(), ..NodeReport::default() }), "0 tokens/s");
     }

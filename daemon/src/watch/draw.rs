@@ -257,7 +257,10 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
     if let Some(sample) = &node.sample {
         let taken = if marks.is_empty() { 0 } else { marks.width() as u16 + 2 };
         let room = Rect { width: room.width.saturating_sub(taken), ..room };
-        let speed = format!("  {} {}/s", figures::count(sample.tokens_per_second as u64), unit(node));
+        // Before the first step it is not known.
+        let is_known = sample.tokens_per_second > 0.0 || sample.step_seconds > 0.0;
+        let speed = if is_known { figures::count(sample.tokens_per_second as u64) } else { "–".to_owned() };
+        let speed = format!("  {speed} {}/s", unit(node));
         painter.text_at_end(room, 0, &speed, Tone::Plain);
     }
 

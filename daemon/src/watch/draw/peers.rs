@@ -172,6 +172,8 @@ fn done(_: &Scene<'_>, peer: &PeerPicture) -> String {
 
 fn speed(_: &Scene<'_>, peer: &PeerPicture) -> String {
     match peer.facts.says_tokens_per_second {
+        // It does not train, or has not measured a step yet.
+        0.0 => "–".to_owned(),
         speed if speed >= 1e6 => format!("{:.1}M/s", speed / 1e6),
         speed if speed >= 1e4 => format!("{:.0}k/s", speed / 1e3),
         speed => format!("{}/s", count(speed.round() as u64)),

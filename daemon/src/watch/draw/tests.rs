@@ -328,6 +328,22 @@ fn members_are_sorted_filtered_and_shown_with_what_there_is_room_for() {
 }
 
 #[test]
+fn a_speed_that_is_not_known_yet_is_no_number() {
+    let node = "12D3KooWatticATTIC";
+    let mut picture = story(node, 60, 1.0);
+    let facts = members(60).into_iter().map(|member| PeerFacts { says_tokens_per_second: 0.0, ..member }).collect();
+    let told = [
+        Body::Peers(Peers { peers: facts, more: 0 }),
+        Body::Sample(Box::new(Sample { tokens_per_second: 0.0, ..sample(61, 1.0) })),
+    ];
+    for (seq, body) in (1000..).zip(told) {
+        picture.apply(&Record { v: VERSION, seq, t: BEGIN + 61_000, up: 61.0, node: node.to_owned(), body });
+    }
+    let shown = text(&screen(&picture, &View { tab: Tab::Peers, ..View::default() }, PLAIN, (132, 24)));
+    assert!(shown.contains(" - tokens/s") && !shown.contains(" 0/s") && !shown.contains(" 0 tokens/s"), "{shown}");
+}
+
+#[test]
 fn whether_others_reach_a_node_is_told_in_full() {
     let mut picture = story("12D3KooWatticATTIC", 60, 1.0);
     let sample = picture.nodes.get_mut("12D3KooWatticATTIC").and_then(|node| node.sample.as_mut()).expect("told");

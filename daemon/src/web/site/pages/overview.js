@@ -109,7 +109,9 @@ export default {
       score.node.hidden = scoreChart.node.hidden = scored.length === 0;
       if (scored.length > 0) score.show(scored[0], { words: scored.slice(1).join(" · ") });
       const trains = sample.phase === "training";
-      speed.show(trains ? count(sample.tokens_per_second) : "–", health.speed(sample, curves.of("tokens_per_second"), picture.unit()));
+      // Before the first step it is not known.
+      const isMeasured = sample.tokens_per_second > 0 || sample.step_seconds > 0;
+      speed.show(trains && isMeasured ? count(sample.tokens_per_second) : "–", health.speed(sample, curves.of("tokens_per_second"), picture.unit()));
       steps.show(count(sample.steps), { words: `own ones; the swarm is at ${count(Math.max(0, sample.progress))}, close to it is healthy` });
       members.show(count(sample.peers), health.members(sample));
       const isTogether = isNumber(sample.members);

@@ -33,7 +33,7 @@ export default {
         { title: "Took", isOfPairs, help: "from the proposal to the end; a few seconds on a good link are healthy", number, text: (peer) => brief(peer.last?.facts.seconds), order: greatest((peer) => peer.last?.facts.seconds) },
         { title: "Done", isOfPairs, help: "completed exchanges; about as many with each is healthy", number, text: (peer) => count(peer.exchanges), order: (peer) => peer.exchanges },
         { title: "Failed", isOfPairs, help: "exchanges that broke off; fewer than one in ten is healthy", number, text: (peer) => count(peer.failed), order: (peer) => peer.failed },
-        { title: "Speed", help: "tokens, images or rows a second, as it says itself; steady is healthy", number, text: (peer) => count(peer.facts.says_tokens_per_second), order: (peer) => peer.facts.says_tokens_per_second },
+        { title: "Speed", help: "tokens, images or rows a second, as it says itself; steady is healthy", number, text: (peer) => (peer.facts.says_tokens_per_second > 0 ? count(peer.facts.says_tokens_per_second) : "–"), order: (peer) => peer.facts.says_tokens_per_second },
         { title: "Lag", isOfPairs, help: "steps that its model was behind this one; less than 0 where it was ahead; near 0 is healthy", number, text: (peer) => fixed(peer.lag, 0), order: greatest((peer) => peer.lag) },
         { title: "Sent", help: "since this process began; about as much as received is healthy", number, text: (peer) => bytes(peer.facts.sent), order: greatest((peer) => peer.facts.sent) },
         { title: "Received", help: "since this process began", number, text: (peer) => bytes(peer.facts.received), order: greatest((peer) => peer.facts.received) },
