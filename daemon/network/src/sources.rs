@@ -279,6 +279,10 @@ mod tests {
         members = vec![(elsewhere, true); MEMBERS_WITH_HOST_MAX - 1];
         members.push((centre, true));
         assert!(has_place(&members, centre), "up to half");
+        // So many that not all are of its network, which has a bound of its own.
+        members = vec![(centre, true); MEMBERS_PER_HOST_MAX];
+        members.resize(MEMBERS_WITH_HOST_MAX, (elsewhere, true));
+        assert!(!has_place(&members, centre) && has_place(&members[..members.len() - 1], centre), "it has half");
     }
 
     fn waiting(address: &str, is_silent: bool) -> Waiting {

@@ -308,6 +308,11 @@ mod tests {
             let text = text(others);
             assert!(text.contains(&format!("{why}{next}")), "{text}");
         }
+        // It is said once, and that it is over where it came again.
+        let condition = Condition::of(&Notice::TurnedAway { peer: peer(1), others: 1 }).expect("lasts");
+        let over = |count| condition.over(Ended { count, lasted: Duration::from_secs(60) }, &Names::default());
+        let expected = format!("peer {}: turns this node away no more, noticed 2 times in 1 min 0 s", peer(1).short());
+        assert_eq!((condition.ends_by_itself(), over(1), over(2)), (true, None, Some(expected)));
     }
 
     #[test]
