@@ -1,3 +1,5 @@
+//! See `tests/src/fuzz/addresses.rs`.
+
 #![no_main]
 
 use murmur_tests::fuzz;

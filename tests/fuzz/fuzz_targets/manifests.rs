@@ -1,3 +1,5 @@
+//! See `tests/src/fuzz/manifests.rs`.
+
 #![no_main]
 
 use murmur_tests::fuzz;

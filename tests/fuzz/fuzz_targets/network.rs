@@ -77,12 +77,18 @@ async fn check_events(mut events: mpsc::Receiver<Event>) {
     panic!("the node has ended");
 }
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+libfuzzer_sys::fuzz_target!(init: ignore_closed_pipes(), |bytes| {
     if let Some((place, words)) = bytes.split_first() {
         NODE.runtime.block_on(say(place % 5, words));
         assert!(!NODE.network.listen_addresses().is_empty());
     }
 });
+
+/// As programs with a main function in Rust do.
+fn ignore_closed_pipes() {
+    // SAFETY: no handler is set, the signal is ignored.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
 
 /// Connects as somebody new, and says these words.
 async fn say(place: u8, words: &[u8]) {
@@ -153,6 +159,7 @@ fn framed_identity(identity: &Keypair) -> Vec<u8> {
         (3, NODE.table.as_ref().as_bytes().to_vec()),
         (3, b"/ipfs/id/1.0.0".to_vec()),
     ];
-    let message: Vec<u8> = fields.iter().flat_map(|(field, value)| [&[field << 3 | 2], &framed(value)[..]].concat()).collect();
+    let message: Vec<u8> =
+        fields.iter().flat_map(|(field, value)| [&[field << 3 | 2], &framed(value)[..]].concat()).collect();
     framed(&message)
 }

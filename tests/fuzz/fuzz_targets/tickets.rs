@@ -1,3 +1,5 @@
+//! See `tests/src/fuzz/tickets.rs`.
+
 #![no_main]
 
 use murmur_tests::fuzz;

@@ -1,9 +1,10 @@
+//! Addresses that people type, and those that peers send.
+
 use murmur_network::parse_address;
 use murmur_protocol::{Address, codec};
 
 use super::assert_harmless;
 
-/// Addresses that people type, and those that peers send.
 pub(super) fn read(bytes: &[u8]) -> bool {
     let typed = parse_address(&String::from_utf8_lossy(bytes));
     match &typed {

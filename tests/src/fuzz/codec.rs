@@ -1,3 +1,5 @@
+//! What members and the machines of a team say to each other.
+
 use std::fmt::Debug;
 
 use bincode::{Decode, Encode};
@@ -7,7 +9,6 @@ use murmur_protocol::shards::{ShardAnswer, ShardRequest};
 use murmur_protocol::team::{FRAME_HEADER_BYTES, FrameHeader, StateHeader, TeamMessage};
 use murmur_protocol::{Address, Message, PeerId, Profile, TransferHeader, codec};
 
-/// Whatever bytes a member sends: they are refused, or are a word that encodes to the same word again.
 pub(super) fn read(bytes: &[u8]) -> bool {
     let team = again::<TeamMessage>(bytes);
     if let Some(word) = &team {

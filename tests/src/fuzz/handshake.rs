@@ -1,3 +1,5 @@
+//! The words of a handshake, said by somebody who does not know the secret of a closed run, to either side of it.
+
 use std::sync::LazyLock;
 
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
@@ -18,7 +20,6 @@ static OURS: LazyLock<(RunManifest, String)> = LazyLock::new(|| {
     (ours, text)
 });
 
-/// The words of a handshake, said by somebody who does not know the secret of a closed run, to either side of it.
 pub(super) fn read(bytes: &[u8]) -> bool {
     let (ours, text) = &*OURS;
     let (me, other) = (PeerId::from_public_key([1; 32]), PeerId::from_public_key([2; 32]));

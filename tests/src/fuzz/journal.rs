@@ -1,3 +1,5 @@
+//! A journal: played, followed, and made a page of.
+
 use std::path::Path;
 
 use clap::Parser;
@@ -11,7 +13,6 @@ use super::folder;
 /// What no page of ours has, and no text of others gets into one.
 const ELEMENT: &str = "<murmur-fuzz";
 
-/// A journal: played, followed, and made a page of.
 pub(super) fn read(bytes: &[u8]) -> bool {
     let folder = folder();
     let path = folder.join("00000001.jsonl");

@@ -1,8 +1,9 @@
+//! Manifests, as peers tell them.
+
 use murmur_protocol::manifest::{MANIFEST_BYTES_MAX, RunManifest};
 
 use super::{assert_harmless, configs};
 
-/// Manifests, as peers tell them.
 pub(super) fn read(bytes: &[u8]) -> bool {
     let Ok(manifest) = RunManifest::from_text(&String::from_utf8_lossy(bytes)) else { return false };
     let canonical = manifest.canonical_text();

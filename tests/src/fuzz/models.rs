@@ -1,3 +1,6 @@
+//! A model from elsewhere, a tokenizer, a checkpoint: first the text of `config.json`, `tokenizer.json` or `checkpoint.json`, then the
+//! bytes of files of tensors.
+
 use std::path::Path;
 
 use murmur::store::Checkpoint;
@@ -15,8 +18,6 @@ const CONFIG_FILE: &str = "config.json";
 const TOKENIZER_FILE: &str = "tokenizer.json";
 const INDEX_FILE: &str = "checkpoint.json";
 
-/// A model from elsewhere, a tokenizer, a checkpoint: first the text of `config.json`, `tokenizer.json` or `checkpoint.json`, then
-/// the bytes of files of tensors.
 pub(super) fn read(bytes: &[u8]) -> bool {
     let (settings, tensors) = split(bytes);
     let is_model = is_sound_model(settings, tensors);

@@ -1,3 +1,5 @@
+//! Files that people write: of a run, of a node, of a scenario.
+
 use std::path::Path;
 
 use murmur::settings::{NodeSettings, load_node_settings, load_run_manifest};
@@ -8,7 +10,6 @@ use super::{configs, folder};
 /// Nodes of a scenario that is drawn: more only take longer.
 const NODES_MAX: usize = 1_000;
 
-/// Files that people write: of a run, of a node, of a scenario.
 pub(super) fn read(bytes: &[u8]) -> bool {
     let path = folder().join("settings.toml");
     std::fs::write(&path, bytes).expect("written");

@@ -1,3 +1,5 @@
+//! What is pasted: tickets, lines of helpers, secrets; as text, and as the body of a line whose checksum is right.
+
 use murmur_protocol::handshake::OWN_ADDRESSES_MAX;
 use murmur_protocol::helper_line::{HelperLine, HelperLineError};
 use murmur_protocol::message::KnownPeer;
@@ -6,7 +8,6 @@ use murmur_protocol::{Address, PeerId, RunId, Secret, codec};
 
 use super::assert_harmless;
 
-/// What is pasted: tickets, lines of helpers, secrets; as text, and as the body of a line whose checksum is right.
 pub(super) fn read(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let checksum = blake3::hash(bytes);
