@@ -133,7 +133,7 @@ fn a_slow_member_keeps_no_partner_from_its_rounds() {
 }
 
 /// An exchange with it takes as long as six steps of the others. A core in which nobody waited for it left them all their rounds, and it
-/// had 140 and 322 exchanges in place of 948 and 1,092: its line was taken by everybody's new references at once.
+/// had 140 and 322 exchanges in 300 s in place of 948 and 1,092: its line was taken by everybody's new references at once.
 #[test]
 fn a_member_on_a_slow_line_averages_often_and_costs_the_others_few_rounds() {
     for seed in [3, 5] {
@@ -144,13 +144,13 @@ fn a_member_on_a_slow_line_averages_often_and_costs_the_others_few_rounds() {
         scenario.nodes.iter_mut().for_each(|plan| plan.step_time = Duration::from_millis(100));
         let slow = &mut scenario.nodes[7];
         (slow.uplink_bytes_per_second, slow.downlink_bytes_per_second) = (12e3, 12e3);
-        let swarm = after(seconds(300), scenario, seed);
+        let swarm = after(seconds(150), scenario, seed);
         let exchanges = |host| swarm.status(host).expect("it runs").exchanges;
-        // Among equals it is 4,868.
+        // Among equals it is 2,434.
         let of_others: u64 = (0..7).map(|host| exchanges(host).completed_as_starter).sum();
         let of_slow = exchanges(7).completed_as_starter + exchanges(7).completed_as_responder;
         assert!(
-            of_others > 3_900 && of_slow > 600,
+            of_others > 1_950 && of_slow > 300,
             "seed {seed}: {of_others} of the others, {of_slow} of the slow one"
         );
     }

@@ -1,5 +1,5 @@
 //! A node that runs, and a peer that says any bytes to it where strangers are heard: in a handshake, to identify and to the run's
-//! table, and in answer to what the node asks of these two. The first byte chooses which of them.
+//! table, and in answer to what the node asks of these two: the last seldom, for it takes seconds. The first byte chooses.
 
 #![no_main]
 
@@ -23,8 +23,8 @@ use tokio::time::timeout;
 const IDENTIFY: StreamProtocol = StreamProtocol::new("/ipfs/id/1.0.0");
 const IDENTIFY_PUSH: StreamProtocol = StreamProtocol::new("/ipfs/id/push/1.0.0");
 
-/// The node answers within this, or not at all.
-const ANSWER_MAX: Duration = Duration::from_millis(100);
+/// The node answers within this, on loopback, or waits for more.
+const ANSWER_MAX: Duration = Duration::from_millis(20);
 
 /// The node asks a new node of the table within this.
 const QUESTION_MAX: Duration = Duration::from_secs(2);
@@ -79,7 +79,8 @@ async fn check_events(mut events: mpsc::Receiver<Event>) {
 
 libfuzzer_sys::fuzz_target!(init: ignore_closed_pipes(), |bytes| {
     if let Some((place, words)) = bytes.split_first() {
-        NODE.runtime.block_on(say(place % 5, words));
+        let place = if place % 32 == 31 { 4 } else { place % 4 };
+        NODE.runtime.block_on(say(place, words));
         assert!(!NODE.network.listen_addresses().is_empty());
     }
 });
