@@ -14,9 +14,9 @@ mod settings;
 mod tickets;
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use murmur_protocol::text::is_unprintable;
+use tempfile::TempDir;
 
 /// One kind of input.
 #[derive(Clone, Copy, Debug)]
@@ -69,17 +69,18 @@ pub fn write_seeds(name: &str) {
     }
 }
 
-/// Where this thread may write: in memory where the system has such a place, for a fuzzer writes thousands of files a second.
-fn folder() -> PathBuf {
-    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
+thread_local! {
+    /// Gone with its thread. In memory where the system has such a place, for a fuzzer writes thousands of files a second.
+    static FOLDER: TempDir = {
         let memory = Path::new("/dev/shm");
         let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         made.expect("a folder to write to")
-    });
-    let own = folder.path().join(format!("{:?}", std::thread::current().id()));
-    std::fs::create_dir_all(&own).expect("a folder to write to");
-    own
+    };
+}
+
+/// Where this thread may write.
+fn folder() -> PathBuf {
+    FOLDER.with(|folder| folder.path().to_owned())
 }
 
 /// The texts of the project's files in this folder of `configs`.

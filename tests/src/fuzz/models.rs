@@ -54,7 +54,7 @@ fn is_sound_tokenizer(text: &[u8]) -> bool {
     true
 }
 
-/// The first half of `tensors` is the model's file, the second the optimizer's. Whoever writes a checkpoint writes what seals it.
+/// The first part of `tensors` is the model's file, the second the optimizer's. Whoever writes a checkpoint writes what seals it.
 fn is_sound_checkpoint(index: &[u8], tensors: &[u8]) -> bool {
     let Ok(mut index) = serde_json::from_slice::<Value>(index) else { return false };
     let Some(manifest) = index["manifest"].as_str() else { return false };
