@@ -33,6 +33,7 @@ mod watch;
 use crate::cli::{Command, JoinOptions, StartOptions};
 use crate::console::{output, settle};
 use crate::process::{memory, signal};
+pub use report::page_of as report_page;
 
 /// Carries out a command.
 ///

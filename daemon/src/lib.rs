@@ -27,4 +27,4 @@ pub mod tracking;
 mod watch;
 pub mod web;
 
-pub use commands::run;
+pub use commands::{report_page, run};

@@ -25,12 +25,7 @@ type Journal = (PathBuf, Vec<PathBuf>);
 
 pub(super) fn run(options: &ReportOptions) -> anyhow::Result<()> {
     check_output(&options.output)?;
-    let journals = journals_of(&options.what)?;
-    let (history, measured) = read(journals)?;
-    let names = Names::new(&history, options.redact);
-    let measured = Measured { command: command(options, &names), ..measured };
-    let text = page(&history, &names, &measured);
-    let verdict = names.verdict(&history, measured.now);
+    let (text, verdict) = page_of(options)?;
     if options.output == Path::new(STANDARD_OUTPUT) {
         StandardOutput.write_all(text.as_bytes())?;
         note(&verdict);
@@ -42,6 +37,17 @@ pub(super) fn run(options: &ReportOptions) -> anyhow::Result<()> {
     print_fitted(&verdict, 0);
     note(&format!("wrote {}: open it in a browser", options.output.display()));
     Ok(())
+}
+
+/// The page, and the sentence that it begins with.
+///
+/// # Errors
+/// When there are no journals, or they are not of one run.
+pub fn page_of(options: &ReportOptions) -> Result<(String, String), Failure> {
+    let (history, measured) = read(journals_of(&options.what)?)?;
+    let names = Names::new(&history, options.redact);
+    let measured = Measured { command: command(options, &names), ..measured };
+    Ok((page(&history, &names, &measured), names.verdict(&history, measured.now)))
 }
 
 /// What is known before any work. Files of other people are not written over, nor what cannot be looked at.

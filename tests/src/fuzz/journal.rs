@@ -1,9 +1,8 @@
 //! A journal: played, followed, and made a page of.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use clap::Parser;
-use murmur::cli::Cli;
+use murmur::cli::ReportOptions;
 use murmur::observe::cursor::{self, Cursor};
 use murmur::observe::journal::Reading;
 use murmur::observe::{Picture, Record};
@@ -33,18 +32,17 @@ pub(super) fn read(bytes: &[u8]) -> bool {
         }
         place = next;
     }
-    !records.is_empty() && is_sound_page(&path, &folder.join("report.html"))
+    !records.is_empty() && is_sound_page(path)
 }
 
-fn is_sound_page(journal: &Path, page: &Path) -> bool {
-    let words = ["murmur", "report", journal.to_str().expect("text"), "--output", page.to_str().expect("text")];
-    let report = Cli::try_parse_from(words).expect("sound options");
-    let is_written = murmur::run(report.command).is_ok();
-    if is_written {
-        let text = std::fs::read_to_string(page).expect("a page");
-        assert!(!text.contains(ELEMENT), "text of others became an element of a page");
+fn is_sound_page(journal: PathBuf) -> bool {
+    let options = ReportOptions { what: vec![journal], output: PathBuf::from("-"), redact: false };
+    let page = murmur::report_page(&options);
+    if let Ok((page, verdict)) = &page {
+        assert!(!page.contains(ELEMENT), "text of others became an element of a page");
+        assert!(!verdict.is_empty());
     }
-    is_written
+    page.is_ok()
 }
 
 pub(super) fn seeds() -> Vec<Vec<u8>> {
