@@ -62,3 +62,16 @@ fn what_once_broke_a_reader_breaks_none() {
     }
     assert!(kept > 0, "they are not where they are kept");
 }
+
+/// CI does not build the fuzzer's own programs: what they name has to be there.
+#[test]
+fn every_target_is_a_program_of_the_fuzzer() {
+    let fuzzer = corpus("..");
+    let manifest = std::fs::read_to_string(fuzzer.join("Cargo.toml")).expect("the fuzzer's manifest");
+    for Target { name, .. } in TARGETS {
+        assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name} is no program");
+        let program = std::fs::read_to_string(fuzzer.join(format!("fuzz_targets/{name}.rs"))).expect(name);
+        let calls = ["write_seeds", "read"].map(|call| program.contains(&format!("fuzz::{call}(\"{name}\"")));
+        assert_eq!(calls, [true; 2], "{name} reads another target's inputs");
+    }
+}
