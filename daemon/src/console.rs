@@ -256,14 +256,16 @@ pub(crate) fn summary_line(report: &NodeReport) -> String {
     )
 }
 
-/// Lately while it trains, else of all the time in which it did. Before the first step it is not known.
+/// Lately while it trains, else of all the time in which it did.
 pub(crate) fn speed(report: &NodeReport) -> String {
     let examples = figures::examples(&report.prediction);
-    let speed = report.speed();
-    let of_all = if report.is_over() && speed > 0.0 { " on average" } else { "" };
-    let is_known = speed > 0.0 || report.step_seconds > 0.0 || report.is_over();
-    let speed = if is_known { count(speed as u64) } else { "–".to_owned() };
-    format!("{speed} {examples}/s{of_all}")
+    let of_all = if report.is_over() && report.speed() > Some(0.0) { " on average" } else { "" };
+    format!("{} {examples}/s{of_all}", known(report.speed()))
+}
+
+/// A speed without its unit.
+pub(crate) fn known(speed: Option<f64>) -> String {
+    speed.map_or("–".to_owned(), |speed| count(speed as u64))
 }
 
 fn copy_line(CopyReport { share, bytes, donors }: &CopyReport) -> String {

@@ -6,7 +6,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::console::figures::{Losses, bar, count, duration, fitted, human_bytes, percent, time_left};
 use crate::console::screen::{Size, cut};
-use crate::console::{labelled, short};
+use crate::console::{known, labelled, short};
 use crate::observe::report::NodeReport;
 
 /// Between two columns.
@@ -123,7 +123,7 @@ fn node_columns(rows: &[Row<'_>], each: &str) -> Vec<Column> {
         column("swarm", 5, &|report| count(report.progress.max(0.0) as u64)),
         column("loss", 2, &|report| shown(report.loss)),
         column("valid.", 6, &|report| shown(report.validation_loss)),
-        column(rate(each), 3, &|report| count(report.speed() as u64)),
+        column(rate(each), 3, &|report| known(report.speed())),
         column("peers", 7, &|report| report.peers.to_string()),
         column("exchanges", 8, &|report| count(report.exchanges_completed)),
         column("disagreement", 10, &|report| shown(report.disagreement)),
@@ -164,10 +164,9 @@ pub(super) fn progress(rows: &[Row<'_>], run: &Run<'_>, columns: usize) -> Vec<S
             vec![format!("{bar} {percent}"), left, steps(&present), elapsed]
         }
     };
-    // From zero, since an empty sum of floats is a negative zero.
     let all_over = reports().all(NodeReport::is_over);
     let counts = |report: &&NodeReport| all_over || !report.is_over();
-    let speed = reports().filter(counts).fold(0.0, |sum, report| sum + report.speed());
+    let speed = reports().filter(counts).filter_map(NodeReport::speed).reduce(|sum, speed| sum + speed);
     let loss = super::summary::mean(reports().filter_map(|report| report.loss));
     let validation = super::summary::mean(reports().filter_map(|report| report.validation_loss));
     let right = super::summary::mean(reports().filter_map(|report| report.accuracy));
@@ -176,7 +175,7 @@ pub(super) fn progress(rows: &[Row<'_>], run: &Run<'_>, columns: usize) -> Vec<S
         format!("loss {} {sparkline}", shown(loss)).trim_end().to_owned(),
         format!("validation {}", shown(validation)),
         right.map_or(String::new(), |share| format!("{:.2} % right", 100.0 * share)),
-        format!("{} {}s/s", count(speed as u64), run.each),
+        format!("{} {}s/s", known(speed), run.each),
         run.floor.map_or(String::new(), |floor| format!("floor {floor:.3}")),
     ];
     let team = reports().find_map(|report| report.team.as_ref());
@@ -277,6 +276,19 @@ mod tests {
         }
         let ended = progress(&[row(0, &dead, true)], &run, usize::MAX).join("\n");
         assert!(ended.contains("own 7,"), "of all, where none is left: {ended}");
+    }
+
+    #[test]
+    fn a_speed_that_is_not_measured_yet_is_no_zero() {
+        let (begins, trains) = (NodeReport { tokens_per_second: 0.0, ..report(0) }, report(1));
+        let row = |number, report| Row { number, peer: None, report: Some(report), is_gone: false };
+        let losses = Losses::default();
+        let run = Run { floor: None, each: "token", elapsed: Duration::from_secs(2), losses: &losses };
+        let size = Size { columns: 120, rows: 24 };
+        let lines = block(&[row(0, &begins), row(1, &trains)], &run, size);
+        assert!(lines[1].contains(" – ") && lines[2].contains(" 26,000 "), "{lines:#?}");
+        let lines = block(&[row(0, &begins)], &run, size);
+        assert!(lines.iter().any(|line| line.contains("– tokens/s")), "{lines:#?}");
     }
 
     #[test]

@@ -306,9 +306,13 @@ impl NodeReport {
         }
     }
 
-    /// Tokens, images or rows a second: lately while it trains, and of all the time in training once that is over.
-    pub(crate) fn speed(&self) -> f64 {
-        if self.is_over() { self.times.mean_tokens_per_second() } else { self.tokens_per_second }
+    /// Tokens, images or rows a second: lately while it trains, and of all the time in training once that is over. Not known before
+    /// the first step.
+    pub(crate) fn speed(&self) -> Option<f64> {
+        if self.is_over() {
+            return Some(self.times.mean_tokens_per_second());
+        }
+        (self.tokens_per_second > 0.0 || self.step_seconds > 0.0).then_some(self.tokens_per_second)
     }
 
     /// Whether it trains no more.

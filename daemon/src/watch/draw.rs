@@ -23,7 +23,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::state::{TABS, Tab, View};
 use crate::console::screen::cut;
-use crate::console::{figures, in_ascii, labelled, short};
+use crate::console::{figures, in_ascii, known, labelled, short};
 use crate::observe::{NodePicture, Picture};
 
 /// How text looks.
@@ -259,8 +259,7 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
         let room = Rect { width: room.width.saturating_sub(taken), ..room };
         // Before the first step it is not known.
         let is_known = sample.tokens_per_second > 0.0 || sample.step_seconds > 0.0;
-        let speed = if is_known { figures::count(sample.tokens_per_second as u64) } else { "–".to_owned() };
-        let speed = format!("  {speed} {}/s", unit(node));
+        let speed = format!("  {} {}/s", known(is_known.then_some(sample.tokens_per_second)), unit(node));
         painter.text_at_end(room, 0, &speed, Tone::Plain);
     }
 
