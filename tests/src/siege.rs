@@ -19,8 +19,8 @@ use crate::process::{memory, processor_seconds};
 use crate::swarm::{CALM_RUN, Swarm};
 use crate::{Daemon, Finished};
 
-/// How long the swarm is watched before the first fault, and left alone after the last.
-const CALM: Duration = Duration::from_secs(15);
+/// How long the swarm is watched before the first fault, and left alone after the last; a third of a short siege.
+const CALM_MAX: Duration = Duration::from_secs(15);
 
 /// Until all are connected again and agree as before.
 const RECOVERY: Duration = Duration::from_secs(120);
@@ -113,8 +113,8 @@ pub fn besiege(program: &str, daemons: usize, time: Duration, seed: u64) -> Opti
     let random = stream(seed, "siege", &[]);
     let mut siege = Siege { swarm, lives, disk, strangers: Vec::new(), ended: Work::default(), random };
 
-    let before = siege.work();
-    sleep(CALM);
+    let (before, calm_time) = (siege.work(), CALM_MAX.min(time / 3));
+    sleep(calm_time);
     let calm = siege.work().since(before);
     let (held, apart) = (siege.held(), siege.largest_disagreement());
     println!("calm: {:.1} steps a second of processor time, disagreement {apart:.2}", calm.yielded());
@@ -130,6 +130,7 @@ pub fn besiege(program: &str, daemons: usize, time: Duration, seed: u64) -> Opti
     }
     let share = siege.work().since(besieged).yielded() / calm.yielded();
     println!("{faults} faults: {:.1} % of calm's steps for a second of processor time", 100.0 * share);
+    sleep(calm_time);
     siege.assert_recovered(apart);
     siege.assert_bounded(held);
     assert!(share >= YIELD_MIN, "{:.1} % of calm's steps for a second of processor time", 100.0 * share);
@@ -284,7 +285,6 @@ impl Siege {
     /// Waits until everybody is connected to everybody, averages, and is as near the others as before.
     fn assert_recovered(&self, calm: f64) {
         let deadline = Instant::now() + RECOVERY;
-        sleep(CALM);
         let others = self.lives.len() - 1;
         let is_well = |report: NodeReport| report.peers == others && report.phase == "training";
         while !self.lives.iter().all(|life| life.daemon.latest().is_some_and(is_well))

@@ -20,7 +20,7 @@ pub fn run_of_width(width: u32) -> String {
     format!(
         "[run]\nname = \"slow\"\n[model]\nlayers = 2\nwidth = {width}\nheads = 4\nfeed_forward = {}\ncontext = 16\n\
          [optimizer]\nbatch_sequences = 1\n[schedule]\ntotal_steps = 1000000\nwarmup_steps = 20\n\
-         [data]\nvalidation_sequences = 1\n[gossip]\ninterval_steps = 100\ninterval_steps_min = 100\n\
+         [data]\nvalidation_sequences = 1\n[gossip]\ninterval_steps = 40\ninterval_steps_min = 40\n\
          final_exchanges = 1\n",
         width / 28 * 80
     )

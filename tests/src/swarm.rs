@@ -13,11 +13,11 @@ use crate::{Daemon, TINY_RUN, write_run};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Of the time, in percent, that daemons train whose steps nobody waits for.
-const WAITING_PERCENT: &str = "8";
+const WAITING_PERCENT: &str = "5";
 
-/// The tiny run for them: an exchange every third of a second and not ten.
+/// The tiny run for them: two exchanges a second and not ten.
 pub fn waiting_run() -> String {
-    TINY_RUN.replace("interval_steps = 5\n", "interval_steps = 25\ninterval_steps_min = 25\n")
+    TINY_RUN.replace("interval_steps = 10\n", "interval_steps = 25\ninterval_steps_min = 25\n")
 }
 
 /// A run whose step takes some ten milliseconds on a busy core: with the tiny run's fraction of one, seconds of silence

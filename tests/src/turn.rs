@@ -6,8 +6,6 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 /// Held while a test computes.
 #[must_use = "the turn ends when it is dropped"]
 pub struct Turn {
-    /// So many tests' worth.
-    weight: usize,
     _network: Option<MutexGuard<'static, ()>>,
 }
 
@@ -20,17 +18,12 @@ static NETWORK: Mutex<()> = Mutex::new(());
 
 /// Waits until fewer tests compute than there are cores.
 pub fn computes() -> Turn {
-    begin(1, None)
+    begin(None)
 }
 
 /// The same, and until no other test has a network whose speed matters.
 pub fn has_a_network() -> Turn {
-    begin(1, Some(network()))
-}
-
-/// Waits until no test computes, and keeps all others from it: for what is held to a time.
-pub fn alone() -> Turn {
-    begin(cores(), Some(network()))
+    begin(Some(network()))
 }
 
 fn cores() -> usize {
@@ -41,17 +34,17 @@ fn network() -> MutexGuard<'static, ()> {
     NETWORK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn begin(weight: usize, network: Option<MutexGuard<'static, ()>>) -> Turn {
+fn begin(network: Option<MutexGuard<'static, ()>>) -> Turn {
     let computing = COMPUTING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let is_full = |computing: &mut usize| *computing + weight > cores();
+    let is_full = |computing: &mut usize| *computing == cores();
     let mut computing = ENDED.wait_while(computing, is_full).unwrap_or_else(|poisoned| poisoned.into_inner());
-    *computing += weight;
-    Turn { weight, _network: network }
+    *computing += 1;
+    Turn { _network: network }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *COMPUTING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) -= self.weight;
+        *COMPUTING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) -= 1;
         ENDED.notify_all();
     }
 }
@@ -69,16 +62,15 @@ mod tests {
             for number in 0..4 * cores {
                 let (computing, with_network) = (&computing, &with_network);
                 scope.spawn(move || {
-                    let (weight, has_network, _turn) = match number % 3 {
-                        0 => (1, 0, super::computes()),
-                        1 => (1, 1, super::has_a_network()),
-                        _ => (cores, 1, super::alone()),
+                    let (has_network, _turn) = match number % 2 {
+                        0 => (0, super::computes()),
+                        _ => (1, super::has_a_network()),
                     };
-                    assert!(computing.fetch_add(weight, Ordering::SeqCst) + weight <= cores);
+                    assert!(computing.fetch_add(1, Ordering::SeqCst) < cores);
                     assert!(with_network.fetch_add(has_network, Ordering::SeqCst) + has_network <= 1);
                     std::thread::sleep(Duration::from_millis(2));
                     with_network.fetch_sub(has_network, Ordering::SeqCst);
-                    computing.fetch_sub(weight, Ordering::SeqCst);
+                    computing.fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });

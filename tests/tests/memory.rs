@@ -45,7 +45,7 @@ fn measured(folder: &Path, run: &str, moment_bits: u32, has_met: impl Fn(&NodeRe
 fn daemons_hold_what_is_said_before_they_begin() {
     let _turn = murmur_tests::turn::computes();
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let tiny = TINY_RUN.replace("interval_steps = 5\n", "interval_steps = 2\nkind = \"pairs\"\n");
+    let tiny = TINY_RUN.replace("interval_steps = 10\n", "interval_steps = 2\nkind = \"pairs\"\n");
     let sizes = "layers = 1\nwidth = 32\nheads = 2\nfeed_forward = 64\ncontext = 32\n";
     assert!(tiny.contains(sizes));
     let large = tiny.replace(sizes, LARGE).replace("batch_sequences = 4\n", "batch_sequences = 1\n");

@@ -146,8 +146,8 @@ fn the_estimate_is_near_what_training_takes() {
     ] {
         let mut manifest = RunManifest { model: spec.into(), ..RunManifest::default() };
         (manifest.lora.rank, manifest.lora.base_bits) = (rank, bits);
-        // Several times what is computed at once.
-        (manifest.optimizer.batch_sequences, manifest.data.validation_sequences) = (32, 32);
+        // Twice what is computed at once.
+        (manifest.optimizer.batch_sequences, manifest.data.validation_sequences) = (16, 16);
         let estimate = MemoryEstimate::of(&manifest, &options, options.kernels.unwrap_or(Kernels::Fused), THREADS);
         let ratio = estimate.on_device() as f64 / measured(&manifest, options);
         // Too little would end in a crash, far too much would turn machines away that can do it. Threads hold most where they

@@ -9,8 +9,8 @@ use crate::MURMUR;
 
 #[test]
 fn a_newcomer_finds_the_swarm_when_the_founder_is_dead() {
-    let Some(lan) = Lan::new(Family::V4, 4) else { return };
-    let mut swarm = Swarm::on(MURMUR, lan, 3, CALM_RUN);
+    let Some(lan) = Lan::quiet(Family::V4, 4) else { return };
+    let mut swarm = Swarm::waiting(MURMUR, lan, 3, CALM_RUN, "");
     swarm.wait_until_all_average();
     // Printed while others are there, a ticket of the founder leads to them, too.
     let ticket = swarm.lan.host(0).ticket_of(MURMUR, &swarm.daemons[0].status_address());
@@ -34,7 +34,8 @@ fn a_newcomer_finds_the_swarm_when_the_founder_is_dead() {
 
 #[test]
 fn a_peer_that_stands_still_costs_the_others_nothing() {
-    let Some(swarm) = Swarm::calm(MURMUR, 4) else { return };
+    let Some(lan) = Lan::new(Family::V4, 4) else { return };
+    let swarm = Swarm::waiting(MURMUR, lan, 4, CALM_RUN, "");
     swarm.wait_until_all_average();
     let (others, still) = swarm.daemons.split_at(3);
     let others: Vec<&Daemon> = others.iter().collect();

@@ -8,5 +8,5 @@ use crate::MURMUR;
 
 #[test]
 fn a_swarm_under_siege_trains_on_and_recovers() {
-    besiege(MURMUR, 4, Duration::from_secs(40), 1);
+    besiege(MURMUR, 4, Duration::from_secs(30), 1);
 }

@@ -25,6 +25,5 @@ fn joins_near_the_lines_rate(transport: Transport) {
 /// Over QUIC pings died behind the bulk, and the connection with them.
 #[test]
 fn a_joiner_on_a_slow_line_whose_donor_is_killed_gets_the_model_in_time_over_tcp_and_quic() {
-    let _turn = murmur_tests::turn::alone();
     at_once([Transport::Tcp, Transport::Quic], joins_near_the_lines_rate);
 }

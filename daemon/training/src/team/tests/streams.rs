@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// Of one seed on each push, of three with `MURMUR_TEST_SCALE=nightly`.
 #[test]
 fn streams_of_8_bits_train_as_exact_ones_do() {
     let ratio = |seed: u64| {
@@ -21,6 +22,7 @@ fn streams_of_8_bits_train_as_exact_ones_do() {
         assert!(exact < 5.0 && coded != exact, "it learns, and streams were rounded: {exact} {coded}");
         coded / exact - 1.0
     };
-    let ratios = [0, 1, 2].map(ratio);
+    let seeds = if is_nightly() { 0..3 } else { 0..1 };
+    let ratios: Vec<f64> = seeds.map(ratio).collect();
     assert!(ratios.iter().all(|ratio| ratio.abs() < 0.003), "{ratios:?}");
 }
