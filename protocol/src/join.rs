@@ -44,8 +44,8 @@ pub(crate) struct Joining {
     has_one_donor: bool,
     /// What several partners declared as the swarm's progress before the model was to be copied anew; a joiner knows none.
     expected_progress: Option<f64>,
-    /// Who sent the model that is being loaded, and its progress.
-    loading: Option<(Vec<Witness>, f64)>,
+    /// Who sent the model that is being loaded, its progress, and how long the copy took.
+    loading: Option<(Vec<Witness>, f64, Duration)>,
     /// When to ask the next ones.
     ask_at: Time,
     next_notice: Time,
@@ -61,7 +61,7 @@ pub(crate) struct Joining {
 #[derive(Debug)]
 pub(crate) enum Loaded {
     /// It is the node's model now.
-    Taken { donors: Vec<Witness>, progress: f64 },
+    Taken { donors: Vec<Witness>, progress: f64, taken: Duration },
     /// It is not finite; whose fault that is, is known where it had one donor.
     Unfit { donor: Option<PeerId> },
 }
@@ -269,7 +269,7 @@ impl Joining {
             self.ask_at = now;
         }
         if let Some((chunks, progress, donors)) = self.copying.whole() {
-            self.loading = Some((donors, progress));
+            self.loading = Some((donors, progress, self.copying.taken(now)));
             self.copying = Copying::new(self.chunking.clone());
             let holding = self.chunking.holding();
             out.request(Purpose::StateLoad, |request| TrainerOrder::LoadState { request, chunks, holding, progress });
@@ -288,10 +288,10 @@ impl Joining {
 
     /// The trainer has taken the copied model over, or found it unfit.
     pub(crate) fn on_loaded(&mut self, now: Time, accepted: bool) -> Option<Loaded> {
-        let (donors, progress) = self.loading.take()?;
+        let (donors, progress, taken) = self.loading.take()?;
         self.ask_at = now + STATE_RETRY;
         if accepted {
-            return Some(Loaded::Taken { donors, progress });
+            return Some(Loaded::Taken { donors, progress, taken });
         }
         self.has_one_donor = donors.len() > 1;
         Some(Loaded::Unfit { donor: donors.first().map(|donor| donor.peer).filter(|_| donors.len() == 1) })

@@ -156,6 +156,23 @@ fn a_member_on_a_slow_line_averages_often_and_costs_the_others_few_rounds() {
     }
 }
 
+/// A check brings half as many bytes as the copy, and takes longer here than somebody is waited for who may be replaced.
+#[test]
+fn a_copy_over_a_slow_line_is_checked() {
+    let mut scenario = Scenario::calm(4);
+    (scenario.parameters, scenario.network.fills_gaps) = (20_000, true);
+    let mut joiner = NodePlan::joiner(seconds(20), (0..4).collect());
+    (joiner.uplink_bytes_per_second, joiner.downlink_bytes_per_second) = (3e3, 3e3);
+    scenario.nodes.push(joiner);
+    let mut swarm = after(seconds(120), scenario, 1);
+    let record = swarm.record();
+    let of_joiner = || record.notices.iter().filter(|(_, host, _)| *host == 4).map(|(_, _, notice)| notice);
+    let count = |is_such: fn(&Notice) -> bool| of_joiner().filter(|notice| is_such(notice)).count();
+    assert_eq!(count(|notice| matches!(notice, Notice::StateReceived { .. })), 1);
+    assert_eq!(count(|notice| matches!(notice, Notice::StateUnchecked { .. })), 0);
+    assert_eq!(swarm.status(4).expect("it runs").phase, Phase::Training);
+}
+
 /// Nothing but the time of a step says how long an exchange of such members takes.
 #[test]
 fn members_whose_steps_take_minutes_are_averaged() {

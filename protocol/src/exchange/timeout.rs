@@ -14,6 +14,8 @@ pub(crate) struct TimeoutEstimator {
     ceiling: Duration,
     /// What `initial` and `ceiling` are longer by.
     allowance: Duration,
+    /// What is waited at least where something else may be tried instead.
+    short_min: Duration,
     doublings_max: u32,
     /// Smoothed mean and mean deviation, in seconds.
     seen: Option<(f64, f64)>,
@@ -25,7 +27,8 @@ impl TimeoutEstimator {
     /// `doublings_max` times.
     pub(crate) fn new(initial: Duration, floor: Duration, doublings_max: u32) -> TimeoutEstimator {
         let ceiling = initial.saturating_mul(1 << doublings_max);
-        TimeoutEstimator { initial, floor, ceiling, allowance: Duration::ZERO, doublings_max, seen: None, doublings: 0 }
+        let (allowance, short_min) = (Duration::ZERO, Duration::ZERO);
+        TimeoutEstimator { initial, floor, ceiling, allowance, short_min, doublings_max, seen: None, doublings: 0 }
     }
 
     /// Waits in vain double also what was learned until it is the longest wait: what has become slow is waited for in the end.
@@ -43,8 +46,14 @@ impl TimeoutEstimator {
         self.initial + self.allowance
     }
 
-    fn ceiling(&self) -> Duration {
+    /// The longest wait.
+    pub(crate) fn ceiling(&self) -> Duration {
         self.ceiling + self.allowance
+    }
+
+    /// From now on a wait is not called long before this time.
+    pub(crate) fn allow_short(&mut self, least: Duration) {
+        self.short_min = least;
     }
 
     /// It took this long.
@@ -66,9 +75,10 @@ impl TimeoutEstimator {
         }
     }
 
-    /// How long to wait at most where something else may be tried instead: half of the first wait, whatever was in vain.
+    /// How long to wait at most where something else may be tried instead: half of the first wait, whatever was in vain, or what was
+    /// allowed.
     pub(crate) fn short_limit(&self) -> Duration {
-        self.limit().min(self.initial() / 2)
+        self.limit().min(self.initial() / 2).max(self.short_min)
     }
 
     /// How long to wait now.

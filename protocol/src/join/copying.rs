@@ -37,6 +37,8 @@ pub(super) struct Copying {
     donors: Vec<Witness>,
     /// How long a donor takes for a part.
     pace: TimeoutEstimator,
+    /// When the first donor was asked.
+    began: Option<Time>,
 }
 
 /// A request to one donor.
@@ -82,6 +84,7 @@ impl Copying {
             given_up: VecDeque::new(),
             donors: Vec::new(),
             pace: TimeoutEstimator::new(STATE_LATE, STATE_LATE_MIN, 2),
+            began: None,
         }
     }
 
@@ -212,6 +215,7 @@ impl Copying {
     /// A donor was asked.
     pub(super) fn ask(&mut self, now: Time, peer: PeerId, request: u64, chunks: Chunks) {
         let chunks = chunks.first..chunks.first + chunks.count;
+        self.began.get_or_insert(now);
         self.asked.push(Asked {
             peer,
             request,
@@ -299,6 +303,11 @@ impl Copying {
             self.given_up.push_back((asked.peer, asked.request, asked.granted));
         }
         self.asked.len() < before
+    }
+
+    /// How long the copy has taken so far.
+    pub(super) fn taken(&self, now: Time) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| now - began)
     }
 
     /// The whole state, with its swarm progress and its donors, once every chunk is there. The progress is the median of

@@ -91,13 +91,14 @@ impl Node {
 
     pub(super) fn on_state_loaded(&mut self, now: Time, accepted: bool) {
         match self.joining.on_loaded(now, accepted) {
-            Some(Loaded::Taken { donors, progress }) => {
+            Some(Loaded::Taken { donors, progress, taken }) => {
                 let senders = donors.iter().map(|donor| donor.peer).collect();
                 self.outbox.notice(Notice::StateReceived { donors: senders, progress });
                 self.giving.on_model_replaced(&mut self.outbox);
                 if matches!(self.phase, Phase::Joining | Phase::Training | Phase::Settling) {
                     self.joining.begin_check(donors, self.pairwise.fragments().to_vec());
                     self.pairwise.on_model_replaced(&mut self.outbox);
+                    self.pairwise.on_copied(taken);
                     self.check_copy(now);
                 }
             }

@@ -31,6 +31,11 @@ impl Pairwise {
         self.starter.start(now, (part, Way::Probe), (&self.averaging, reputation), checkers, out)
     }
 
+    /// The model was copied in this time: a check, which brings half as many bytes, may take as long.
+    pub(crate) fn on_copied(&mut self, taken: Duration) {
+        self.averaging.timeout.allow_short(taken.min(self.averaging.timeout.ceiling()));
+    }
+
     /// Whether a probe shows a model of this swarm.
     pub(crate) fn is_near(&self, probed: Probed) -> bool {
         let Probed { distance, norm, partner_clip, progress_difference } = probed;
