@@ -22,9 +22,9 @@ const LOST_SECONDS_MAX: f64 = CHECKPOINT_SECONDS + 3.0;
 
 #[test]
 fn kills_cost_only_the_last_steps_of_the_killed() {
-    let Some(lan) = Lan::quiet(Family::V4, DAEMONS) else { return };
+    let Some(lan) = Lan::new(Family::V4, DAEMONS) else { return };
     let settings = format!("[checkpoint]\nevery_seconds = {CHECKPOINT_SECONDS}\n[training]\nevaluate_every = 0\n");
-    let mut swarm = Swarm::waiting(MURMUR, lan, DAEMONS, CALM_RUN, &settings);
+    let mut swarm = Swarm::with_settings(MURMUR, lan, DAEMONS, CALM_RUN, &settings);
     swarm.wait_until_all_average();
     let mut dice = Dice(20_261_121);
     for kill in 0..kills() {
@@ -42,7 +42,7 @@ fn kills_cost_only_the_last_steps_of_the_killed() {
     let others = DAEMONS - 1;
     for daemon in &swarm.daemons {
         daemon.wait_for("all train and average", |report| {
-            report.peers == others && report.phase == "training" && report.exchanges_completed >= 10
+            report.peers == others && report.phase == "training" && report.exchanges_completed >= 30
         });
     }
     let all: Vec<_> = swarm.daemons.iter().collect();

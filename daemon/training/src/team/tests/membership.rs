@@ -162,23 +162,29 @@ fn corrections_that_come_while_a_batch_is_computed_wait_for_its_end() {
     let part = begun.part(begun.new.share.holding);
     let correction = begun.correction(part, 0.01);
     let (control, number, engine) = (begun.team.helpers[&1].control(), begun.new.number, &mut begun.engine);
+    let is_reply = |told: &&Told| matches!(told, Told::Of(Event::CorrectionApplied { .. }));
+    let mut told = Vec::new();
     let reports = std::thread::scope(|scope| {
         let steps = scope.spawn(|| stepped(engine, STEPS));
         let mut ordered = 0;
         while !steps.is_finished() {
-            let (request, correction) = (RequestId(ordered), correction.clone());
-            assert!(
-                control.order(number, TrainerOrder::ApplyCorrection { request, part, correction, progress_shift: 0.0 })
-            );
-            ordered += 1;
+            told.extend(begun.told.try_iter());
+            // More than a core has open, and as many as are kept during a batch that takes long.
+            if ordered < told.iter().filter(is_reply).count() + 32 {
+                let (request, correction) = (RequestId(ordered as u64), correction.clone());
+                let order = TrainerOrder::ApplyCorrection { request, part, correction, progress_shift: 0.0 };
+                assert!(control.order(number, order));
+                ordered += 1;
+            }
             std::thread::sleep(Duration::from_millis(2));
         }
         steps.join().expect("it steps")
     });
     begun.engine.end_training().expect("a copy");
     let (mut steps, mut corrected_after) = (0, Vec::new());
-    loop {
-        match begun.told.recv_timeout(Duration::from_secs(60)).expect("all that it tells") {
+    let next = || begun.told.recv_timeout(Duration::from_secs(60)).expect("all that it tells");
+    for told in told.into_iter().chain(std::iter::repeat_with(next)) {
+        match told {
             Told::Of(Event::StepsCompleted(_)) => steps += 1,
             Told::Of(Event::CorrectionApplied { .. }) => corrected_after.push(steps),
             Told::Ends => break,
