@@ -151,6 +151,9 @@ mod tests {
 
     const MEGABIT: f64 = 1e6 / 8.0;
 
+    /// A first packet that is lost, as on a busy machine, is sent again after a second; so is the question where a host is.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
     /// Hosts, or a line that says why there are none.
     fn hosts(count: usize, up: f64, down: f64) -> Option<Hosts> {
         let made = Hosts::new(count, Rates { up: up * MEGABIT, down: down * MEGABIT });
@@ -177,8 +180,7 @@ mod tests {
     /// Bytes a second that one host sends another.
     fn measured(hosts: &Hosts, from: usize, to: usize) -> f64 {
         const BYTES: usize = 1_000_000;
-        // A first packet that is lost, as on a busy machine, is sent again after a second.
-        let connected = connect(hosts, from, to, Duration::from_secs(10));
+        let connected = connect(hosts, from, to, PATIENCE);
         let (mut sender, mut receiver) = connected.expect("they reach each other");
         let begin = Instant::now();
         let sending = std::thread::spawn(move || sender.write_all(&vec![7; BYTES]));
@@ -201,14 +203,13 @@ mod tests {
     #[test]
     fn halves_that_are_cut_off_reach_each_other_again_once_the_network_is_whole() {
         let Some(hosts) = hosts(3, 100.0, 100.0) else { return };
-        let reaches = |from, to| connect(&hosts, from, to, Duration::from_millis(500)).is_ok();
+        let reaches = |from, to| connect(&hosts, from, to, PATIENCE).is_ok();
+        let is_cut_off = |from, to| connect(&hosts, from, to, Duration::from_millis(500)).is_err();
         assert!(reaches(0, 1) && reaches(1, 2));
         hosts.cut_off(&[1, 2]).expect("cut");
-        assert!(!reaches(0, 1) && !reaches(2, 0) && reaches(1, 2));
+        assert!(is_cut_off(0, 1) && is_cut_off(2, 0) && reaches(1, 2));
         hosts.cut_off(&[]).expect("whole");
-        // Who has asked in vain where a host is asks again after a second.
-        let again = |from, to| (0..20).any(|_| reaches(from, to));
-        assert!(again(0, 1) && again(2, 0));
+        assert!(reaches(0, 1) && reaches(2, 0));
     }
 
     #[test]
