@@ -75,7 +75,7 @@ final_exchanges = 4
 
 /// Of the time, in percent, that daemons under test train: their steps take a millisecond, so without a limit each takes a
 /// core for itself, and tests that run side by side wait for each other.
-const TRAINING_PERCENT: &str = "15";
+const TRAINING_PERCENT: &str = "25";
 
 /// Whether this run takes its time: with `MURMUR_TEST_SCALE=nightly` what a push repeats a few times is repeated often.
 pub fn is_nightly() -> bool {

@@ -130,7 +130,7 @@ fn a_daemon_that_timeout_ends_leaves_in_order_and_keeps_its_last_checkpoint() {
         Command::new("timeout").arg("--version").output().ok()?;
         // Before its first checkpoint of the regular ones, which comes 20 s after the start.
         let mut command = murmur("timeout");
-        command.args(["8", MURMUR, "start"]).arg(place.run_file()).arg("--data-dir").arg(node);
+        command.args(["15", MURMUR, "start"]).arg(place.run_file()).arg("--data-dir").arg(node);
         command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--threads", "1"]);
         Some(output_of(&mut command))
     };

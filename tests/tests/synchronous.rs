@@ -205,7 +205,7 @@ fn members_that_choose_average_all_at_once_where_that_pays_and_in_pairs_where_on
         daemon.wait_for("three average", is_together);
     }
     // A tenth of the speed of the others.
-    let slow = join("slow", &["--training-percent", "1.5"]);
+    let slow = join("slow", &["--training-percent", "2"]);
     for daemon in others.iter().chain([&founder, &slow]) {
         daemon.wait_for_notice("averages in pairs, so that nobody waits, from now on: a step of all ");
     }

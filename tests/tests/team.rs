@@ -23,7 +23,7 @@ layers = 4
 width = 96
 heads = 4
 feed_forward = 384
-context = 16
+context = 32
 [optimizer]
 batch_sequences = 4
 [schedule]

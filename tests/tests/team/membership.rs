@@ -4,7 +4,7 @@ use murmur_protocol::bulk::BLOCK;
 
 use super::*;
 
-/// How long a run of some hundred steps may take on a busy machine: they pause most of the time.
+/// How long a run of some hundred steps may take on a busy machine: a quarter of the time is trained.
 const RUN: Duration = Duration::from_secs(180);
 
 /// Fragments that end at layers, so that a helper's layers are some of them.
@@ -35,7 +35,7 @@ fn apart(one: &[f32], other: &[f32]) -> f64 {
 fn a_helper_exchanges_its_own_layers_and_all_end_with_one_model() {
     let _turn = murmur_tests::turn::computes();
     let place = Place::new(LAYERED_RUN);
-    let run_file = write_run(place.path(), &fragments_and_steps(200));
+    let run_file = write_run(place.path(), &fragments_and_steps(400));
     let helper = place.helper("helper", Helper::free_port(), &[]);
     let (data, plain_data) = (place.at("captain"), place.at("plain"));
     let captain = place.captain(&run_file, &[&helper.line()], &["--closed", "--exit"]).with_patience(RUN);
@@ -91,7 +91,7 @@ fn layers_of_a_helper_that_was_killed_come_back_from_the_swarm() {
 fn each_of_two_helpers_exchanges_its_own_layers_before_and_after_a_new_cut() {
     let _turn = murmur_tests::turn::computes();
     let place = Place::new(LAYERED_RUN);
-    let run_file = write_run(place.path(), &fragments_and_steps(200));
+    let run_file = write_run(place.path(), &fragments_and_steps(250));
     let room = place.room_for_layers(&run_file, 3);
     let room = ["--memory", &room];
     let ports = [Helper::free_port(), Helper::free_port()];
