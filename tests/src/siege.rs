@@ -130,8 +130,7 @@ pub fn besiege(program: &str, daemons: usize, time: Duration, seed: u64) -> Opti
     }
     let share = siege.work().since(besieged).yielded() / calm.yielded();
     println!("{faults} faults: {:.1} % of calm's steps for a second of processor time", 100.0 * share);
-    sleep(calm_time);
-    siege.assert_recovered(apart);
+    siege.assert_recovered(apart, calm_time);
     siege.assert_bounded(held);
     assert!(share >= YIELD_MIN, "{:.1} % of calm's steps for a second of processor time", 100.0 * share);
     siege.end();
@@ -283,8 +282,9 @@ impl Siege {
     }
 
     /// Waits until everybody is connected to everybody, averages, and is as near the others as before.
-    fn assert_recovered(&self, calm: f64) {
+    fn assert_recovered(&self, calm: f64, left_alone: Duration) {
         let deadline = Instant::now() + RECOVERY;
+        sleep(left_alone);
         let others = self.lives.len() - 1;
         let is_well = |report: NodeReport| report.peers == others && report.phase == "training";
         while !self.lives.iter().all(|life| life.daemon.latest().is_some_and(is_well))

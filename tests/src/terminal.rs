@@ -21,7 +21,7 @@ impl Terminal {
         let terminal = Terminal { socket: folder.join("tmux").display().to_string() };
         let (columns, rows) = (columns.to_string(), rows.to_string());
         // Linux gives each session a share of the processor, and daemons that train all of the time take this one's: it is to be
-        // the smallest, for the tests of the other session have deadlines.
+        // small, for the tests of the other session have deadlines.
         let command = format!("{{ echo 10 > /proc/self/autogroup; }} 2>/dev/null; {command}");
         let begin = ["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", &rows, &command];
         let begun = terminal.tmux(&begin);

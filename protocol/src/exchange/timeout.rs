@@ -14,7 +14,7 @@ pub(crate) struct TimeoutEstimator {
     ceiling: Duration,
     /// What `initial` and `ceiling` are longer by.
     allowance: Duration,
-    /// What is waited at least where something else may be tried instead.
+    /// The least that [`short_limit`](Self::short_limit) is.
     short_min: Duration,
     doublings_max: u32,
     /// Smoothed mean and mean deviation, in seconds.
@@ -51,7 +51,7 @@ impl TimeoutEstimator {
         self.ceiling + self.allowance
     }
 
-    /// From now on a wait is not called long before this time.
+    /// From now on [`short_limit`](Self::short_limit) is at least this.
     pub(crate) fn allow_short(&mut self, least: Duration) {
         self.short_min = least;
     }
@@ -75,8 +75,8 @@ impl TimeoutEstimator {
         }
     }
 
-    /// How long to wait at most where something else may be tried instead: half of the first wait, whatever was in vain, or what was
-    /// allowed.
+    /// How long to wait at most where something else may be tried instead: half of the first wait, whatever was in vain; longer
+    /// where that was allowed ([`allow_short`](Self::allow_short)).
     pub(crate) fn short_limit(&self) -> Duration {
         self.limit().min(self.initial() / 2).max(self.short_min)
     }
