@@ -160,13 +160,14 @@ impl Node {
         self.outbox.notice(Notice::Settling);
     }
 
-    /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all.
+    /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all. Where somebody is there, what
+    /// nobody holds now is waited for: at its end a team takes its helpers' fragments back, and they are in nobody's hands meanwhile.
     pub(super) fn settle(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let is_alone = self.is_resting || !self.has_partner_for_what_is_left();
+        let is_alone = self.is_resting || !self.has_sharing_member();
         if self.final_exchanges_left.is_empty() || out_of_time || (is_alone && self.pairwise.is_idle()) {
             self.complete();
-        } else if self.pairwise.is_idle() {
+        } else if self.pairwise.is_idle() && self.has_partner_for_what_is_left() {
             self.pairwise.begin_round();
             self.start_exchange(now);
         }
@@ -180,8 +181,7 @@ impl Node {
         self.final_exchanges_left.retain(|_, left| *left > 0);
     }
 
-    /// Whether somebody can be asked for a final exchange that is still to be done. Those of fragments that nobody holds are left for
-    /// whoever comes.
+    /// Whether somebody can be asked for a final exchange that is still to be done.
     fn has_partner_for_what_is_left(&self) -> bool {
         self.final_exchanges_left.keys().any(|fragment| is_held(&self.membership, *fragment))
     }

@@ -1,5 +1,6 @@
 //! The last exchanges of a run, of a model in two fragments of which the others hold one each.
 
+use murmur_protocol::bounds::SETTLING_TIMEOUT;
 use murmur_protocol::message::{Descriptor, KnownPeer};
 
 use super::*;
@@ -26,9 +27,9 @@ impl Pair {
     }
 }
 
-/// There were as many more with a partner for what nobody else holds.
+/// There were as many more with a partner for what nobody else holds. Of a team, the captain may hold it in a moment.
 #[test]
-fn at_the_end_nothing_is_exchanged_for_what_nobody_else_holds() {
+fn at_the_end_what_nobody_else_holds_is_waited_for_and_nothing_else_is_exchanged_for_it() {
     let (mut pair, one) = (Pair::with_half(), 0);
     let partner = pair.sides[1].me;
     let report = pair.sides[one].report;
@@ -38,12 +39,31 @@ fn at_the_end_nothing_is_exchanged_for_what_nobody_else_holds() {
     pair.deliver_all();
     let exchanges = pair.sides.each_ref().map(Side::exchanges);
     let final_exchanges = u64::from(RunManifest::default().gossip.final_exchanges);
+    assert_eq!((phase(&pair), exchanges), (Phase::Settling, [final_exchanges; 2]));
+    pair.wait(SETTLING_TIMEOUT);
+    let exchanges = pair.sides.each_ref().map(Side::exchanges);
     assert_eq!((phase(&pair), exchanges), (Phase::Completed, [final_exchanges; 2]));
     for (peer, then) in [(partner, Phase::Completed), (PeerId::from_public_key([3; 32]), Phase::Settling)] {
         pair.tell(one, Event::PeerDisconnected { peer });
         pair.tell(one, Event::PeerConnected { peer, addresses: vec![] });
         assert_eq!(phase(&pair), then, "who comes now may hold the rest, who is back does not");
     }
+}
+
+/// A helper has left the swarm, and its captain is about to exchange what it held.
+#[test]
+fn what_a_partner_holds_in_the_end_has_its_final_exchanges() {
+    let (mut pair, one) = (Pair::with_half(), 0);
+    let report = pair.sides[one].report;
+    pair.tell(one, Event::TrainingCompleted(report));
+    pair.deliver_all();
+    let partner = pair.sides[1].me;
+    pair.tell(1, Event::HoldingChanged { holding: Holding::ALL });
+    pair.hear_of(one, partner, Holding::ALL);
+    pair.deliver_all();
+    let final_exchanges = u64::from(RunManifest::default().gossip.final_exchanges);
+    let phase = pair.sides[one].node.status().phase;
+    assert_eq!((phase, pair.sides[one].exchanges()), (Phase::Completed, 2 * final_exchanges));
 }
 
 /// What the others of another one had was taken from it, and it was as training had left it.

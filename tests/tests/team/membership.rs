@@ -39,8 +39,8 @@ fn a_helper_exchanges_its_own_layers_and_all_end_with_one_model() {
     let helper = place.helper("helper", Helper::free_port(), &[]);
     let (data, plain_data) = (place.at("captain"), place.at("plain"));
     let captain = place.captain(&run_file, &[&helper.line()], &["--closed", "--exit"]).with_patience(RUN);
-    let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]).with_patience(RUN);
     helper.wait_for("exchanges 92 % of the model by itself");
+    let plain = Daemon::spawn(MURMUR, &plain_data, &["join", &captain.ticket(), "--exit"]).with_patience(RUN);
     // The joiner has the helper's layers from the helper, and all others from the captain.
     let joined = plain.wait_for_notice("took over the model of");
     assert_eq!(joined.matches(", ").count(), 1, "two donors: {joined}");
