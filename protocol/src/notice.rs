@@ -173,4 +173,6 @@ pub enum ExchangeFailure {
     ModelReplaced,
     /// This node has given the fragment up meanwhile.
     NotHeld,
+    /// It took so long that models have come much nearer meanwhile.
+    Outdated,
 }

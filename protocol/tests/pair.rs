@@ -371,6 +371,27 @@ fn a_correction_is_no_longer_than_the_smaller_limit_of_both_sides() {
     }
 }
 
+/// On a slow line an exchange with a member that stood far off took so long that all others were one meanwhile, and it threw its
+/// partner out of the swarm.
+#[test]
+fn a_correction_that_was_agreed_on_long_ago_and_is_too_long_by_now_moves_nobody() {
+    for late in 0..2 {
+        let mut pair = Pair::new();
+        let accept = pair.accepted();
+        pair.sides[1].model.iter_mut().for_each(|value| *value += 5.0);
+        let before = pair.sides.each_ref().map(|side| side.model.clone());
+        // Its limit falls to a hundredth, as it does where others come near.
+        pair.sides[late].report.travel /= 100.0;
+        let report = pair.sides[late].report;
+        pair.tell(late, Event::StepsCompleted(report));
+        pair.arrive(1, words(Message::Accept(accept)));
+        pair.deliver_all();
+        assert_eq!(pair.sides[late].failures, [ExchangeFailure::Outdated]);
+        assert!(pair.sides[late].model == before[late], "side {late} stays where it was");
+        assert_eq!(pair.sides.each_ref().map(Side::exchanges), [0, 1 - late as u64], "the responder merges first");
+    }
+}
+
 /// What training has moved a model by grows without end: no share of it may hide how far off a partner is.
 #[test]
 fn a_partner_that_is_far_off_loses_trust_however_long_training_has_gone_on() {

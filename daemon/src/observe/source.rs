@@ -143,6 +143,7 @@ fn failure_word(failure: ExchangeFailure) -> &'static str {
         ExchangeFailure::Overloaded => "overloaded",
         ExchangeFailure::ModelReplaced => "model_replaced",
         ExchangeFailure::NotHeld => "not_held",
+        ExchangeFailure::Outdated => "outdated",
     }
 }
 

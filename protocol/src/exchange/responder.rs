@@ -334,6 +334,10 @@ impl Responder {
         let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else { return Ok(None) };
         let Stage::Merging(about) = incoming.stage else { return Ok(None) };
         let merged = match result {
+            Ok(merged) if incoming.terms.is_outdated(&merged, averaging.reach(incoming.terms.part)) => {
+                self.fail((peer, number), ExchangeFailure::Outdated, averaging, out);
+                return Ok(None);
+            }
             Ok(merged) => merged,
             Err(misbehaviour) => {
                 self.fail((peer, number), ExchangeFailure::Misbehaved, averaging, out);

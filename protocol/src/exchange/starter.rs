@@ -405,10 +405,12 @@ impl Starter {
         else {
             return Ok(());
         };
-        match result {
+        let failure = match &result {
+            Err(_) => ExchangeFailure::Misbehaved,
+            Ok(merged) if terms.is_outdated(merged, averaging.reach(terms.part)) => ExchangeFailure::Outdated,
             Ok(merged) => {
                 averaging.timeout.record(now - *began);
-                averaging.complete(&merged, terms, *about, reputation, out);
+                averaging.complete(merged, terms, *about, reputation, out);
                 let outcome = if terms.is_probe() {
                     Outcome::Probed(Probed {
                         distance: (merged.masked_blocks == 0).then_some(merged.distance),
@@ -421,15 +423,13 @@ impl Starter {
                     Outcome::Merged { steps: averaging.training.steps - began_at_steps }
                 };
                 self.ended = Some(Ended { partner: *partner, holding: *holding, part: terms.part, outcome });
-                Ok(())
+                return Ok(());
             }
-            Err(misbehaviour) => {
-                let partner = *partner;
-                self.outgoing = Some(outgoing);
-                self.fail(ExchangeFailure::Misbehaved, averaging, out);
-                Err((partner, misbehaviour))
-            }
-        }
+        };
+        let partner = *partner;
+        self.outgoing = Some(outgoing);
+        self.fail(failure, averaging, out);
+        result.map(drop).map_err(|misbehaviour| (partner, misbehaviour))
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {

@@ -4,7 +4,7 @@ use crate::Payload;
 use crate::bounds::{PROGRESS_MAX, WEIGHT_CLAMP};
 use crate::message::{Accept, Propose, Standing};
 use crate::misbehaviour::Misbehaviour;
-use crate::numerics::{CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Reference, Scales};
+use crate::numerics::{CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged, Reference, Scales};
 use crate::part::{Part, Vector};
 
 /// The scale of the 4-bit grid of the outer momentum, as a fraction of the rms difference: ±7 of it are then ±4.9 of it.
@@ -13,6 +13,10 @@ const MOMENTUM_STEP_FRACTION: f64 = 0.7;
 /// A partner that lets in less than one in so many parts of the usual rebuffs us (a guess: honest clip norms of one swarm
 /// lie within a factor of two of each other).
 const REBUFF_FACTOR: f64 = 4.0;
+
+/// A correction so many times as long as one that is agreed on now moves nobody (a guess: what is usual falls by half within fourteen
+/// exchanges at the earliest).
+const OUTDATED_FACTOR: f64 = 2.0;
 
 /// The terms, as one side holds them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,6 +87,12 @@ impl Terms {
     /// Whether neither side takes more than a little of the difference.
     pub(super) fn is_far_apart(&self, distance: f64) -> bool {
         self.partner_clip.max(self.own_clip) * REBUFF_FACTOR < distance
+    }
+
+    /// Whether a correction is far longer than what this side lets in now, `reach`: the exchange took so long that models have come
+    /// nearer since it was agreed on.
+    pub(super) fn is_outdated(&self, merged: &Merged, reach: f32) -> bool {
+        !self.is_probe() && merged.clip_scale * merged.norm > OUTDATED_FACTOR * f64::from(reach)
     }
 
     /// Whether nothing is to be moved.

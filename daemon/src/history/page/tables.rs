@@ -235,6 +235,7 @@ pub(super) fn exchanges(text: &mut String, history: &History) {
         "overloaded" => "this node had too much to do".to_owned(),
         "model_replaced" => "the model was replaced by another meanwhile".to_owned(),
         "not_held" => "another machine of this node's team took the layers over".to_owned(),
+        "outdated" => "it took so long that the models have come much nearer meanwhile".to_owned(),
         other => other.to_owned(),
     };
     let rows: Vec<Vec<String>> =
