@@ -24,7 +24,7 @@ pub enum Sabotage {
     Overwrites,
     /// Large differences are taken for wrapped ones, and get the wrong sign on both sides.
     WrongSignAfterWrap,
-    /// Nothing is clipped.
+    /// Nothing is clipped, nor is what comes of that found to be too long.
     NeverClips,
     /// From [`FORGETS_AFTER`] on time stands still for the node: nothing that it waits for is ever over.
     ForgetsDeadlines,
@@ -124,7 +124,7 @@ impl Core {
         self.is_exchanging
     }
 
-    pub(crate) fn handle(&mut self, now: Time, event: Event) {
+    pub(crate) fn handle(&mut self, now: Time, mut event: Event) {
         let now = if self.is(Sabotage::ForgetsDeadlines) { now.min(self.began_at + FORGETS_AFTER) } else { now };
         if self.is(Sabotage::UnboundedView)
             && let Event::MessageReceived { message: Message::Shuffle { peers: told, .. }, .. } = &event
@@ -145,6 +145,11 @@ impl Core {
             }
             _ => None,
         };
+        if let Event::Merged { result: Ok(merged), .. } = &mut event
+            && self.is(Sabotage::NeverClips)
+        {
+            merged.clip_scale = 0.0;
+        }
         let is_deaf = self.is(Sabotage::KeepsHolding) && matches!(event, Event::HoldingChanged { .. });
         self.node.handle(now, if is_deaf { Event::TimePassed } else { event });
         if pursued.is_some() {
