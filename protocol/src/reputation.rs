@@ -18,8 +18,9 @@ const BAN_AT: f64 = 4.0;
 /// One point is forgiven in this time: one accident an hour is no habit.
 const POINT_FORGIVEN_IN: Duration = Duration::from_secs(600);
 
-/// A distance beyond this many usual ones is odd: one that the default of `gossip.clip_factor` clips. Honest members whose own optimum is far
-/// from the mean are at 1.4 to 2.2; were these odd, they would be let in less, and own training would take them out of the swarm.
+/// A distance beyond this many usual ones is odd: one that the default of `gossip.clip_factor` clips. Honest members whose own
+/// optimum is far from the mean are at 1.4 to 2.2; were these odd, they would be let in less, and own training would take them out
+/// of the swarm.
 const ODD_DISTANCE: f64 = 2.5;
 
 /// An exchange in which more than this share of the blocks wrapped is odd.
