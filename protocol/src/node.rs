@@ -131,6 +131,7 @@ impl Node {
         if self.phase == Phase::Left {
             return;
         }
+        self.excuse_absence(now);
         self.outbox.begin(now);
         let speed = if self.phase == Phase::Training { self.pairwise.training().tokens_per_second } else { 0.0 };
         self.membership.on_speed(speed);

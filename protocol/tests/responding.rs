@@ -300,13 +300,23 @@ fn starters_that_send_nothing_more_give_way() {
 }
 
 impl Responder {
+    /// Lets time pass, as a driver does that is there all the time.
+    fn wait(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while let Some(deadline) = self.node.next_deadline().filter(|deadline| *deadline < end) {
+            self.now = self.now.max(deadline);
+            self.tell(Event::TimePassed);
+        }
+        self.now = end;
+    }
+
     /// Waits until one who asks again and again is no longer told that there is no place; how many seconds that took.
     fn seconds_until_a_place_is_free(&mut self, peer: PeerId) -> u64 {
         self.tell(Event::PeerConnected { peer, addresses: vec![] });
         let mut seconds = 0;
         while refusal(&self.hear_proposal(peer, PATIENCE)) == Some(RejectReason::Busy) {
             assert!(seconds < 3600, "it waits for who says nothing");
-            self.now = self.now + Duration::from_secs(1);
+            self.wait(Duration::from_secs(1));
             seconds += 1;
         }
         seconds
@@ -332,21 +342,39 @@ fn starters_that_keep_their_codes_to_themselves_give_way_and_it_is_held_against_
     }
 }
 
+/// A node that stood still for 22 s accused an honest starter, whose codes had come meanwhile, of what was its own delay.
+#[test]
+fn who_was_absent_itself_holds_nothing_against_anybody() {
+    let mut responder = Responder::new();
+    for key in [1, 2] {
+        responder.meet(starter(key), Duration::from_millis(u32::MAX.into()));
+        let transfer = reply(&responder.receive_steps(starter(key))).expect("our codes leave");
+        responder.tell(Event::TransferFinished { transfer });
+    }
+    responder.tell(Event::PeerConnected { peer: starter(3), addresses: vec![] });
+    responder.now = responder.now + Duration::from_secs(22);
+    assert_eq!(refusal(&responder.hear_proposal(starter(3), PATIENCE)), Some(RejectReason::Busy));
+    assert!(merged(&responder.receive_codes(starter(1))).is_some(), "its codes were here all the time");
+    assert!(responder.node.status().offences.is_empty());
+    let seconds = [4, 5].map(|key| responder.seconds_until_a_place_is_free(starter(key)));
+    assert!(seconds[0] == 0 && seconds[1] < 30, "who goes on to wait gives way: {seconds:?}");
+}
+
 /// Over a slow line codes take minutes, however quick others are.
 #[test]
 fn a_starter_on_a_slow_line_keeps_its_place_while_its_codes_are_on_their_way() {
     let mut responder = Responder::new();
     [1, 2].into_iter().for_each(|key| responder.meet(starter(key), 10 * PATIENCE));
-    responder.now = responder.now + Duration::from_secs(10);
+    responder.wait(Duration::from_secs(10));
     for key in [1, 2] {
         let transfer = reply(&responder.receive_steps(starter(key))).expect("our codes leave");
-        responder.now = responder.now + Duration::from_secs(2);
+        responder.wait(Duration::from_secs(2));
         responder.tell(Event::TransferFinished { transfer });
     }
     responder.tell(Event::PeerConnected { peer: starter(3), addresses: vec![] });
     for _ in 0..300 {
         assert_eq!(refusal(&responder.hear_proposal(starter(3), PATIENCE)), Some(RejectReason::Busy));
-        responder.now = responder.now + Duration::from_secs(1);
+        responder.wait(Duration::from_secs(1));
     }
     assert!(merged(&responder.receive_codes(starter(1))).is_some(), "its codes are merged when they come");
     assert!(responder.node.status().offences.is_empty());

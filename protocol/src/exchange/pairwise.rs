@@ -132,6 +132,11 @@ impl Pairwise {
         self.responder.on_propose(now, peer, propose, admission, (&mut self.averaging, reputation), out);
     }
 
+    /// This node was not there for so long.
+    pub(crate) fn on_absence(&mut self, absence: Duration) {
+        self.responder.on_absence(absence);
+    }
+
     /// Who has kept others waiting, and had to give way to a proposal, once.
     pub(crate) fn take_stalled(&mut self) -> Option<PeerId> {
         self.responder.take_stalled()

@@ -110,6 +110,11 @@ impl Responder {
         self.has_room_for(peer)
     }
 
+    /// This node was not there for so long: starters keep their places longer by that.
+    pub(crate) fn on_absence(&mut self, absence: Duration) {
+        self.exchanges.values_mut().for_each(|incoming| incoming.on_absence(absence));
+    }
+
     /// Who has lost its place because it kept others waiting, once.
     pub(crate) fn take_stalled(&mut self) -> Option<PeerId> {
         self.stalled.take()

@@ -1,5 +1,7 @@
 //! A node's way through its phases: joining, training, the last exchanges, leaving.
 
+use std::time::Duration;
+
 use super::Node;
 use super::ending::Settlings;
 use super::rejoining::Rejoining;
@@ -16,7 +18,18 @@ use crate::peer::PeerId;
 use crate::status::Phase;
 use crate::time::Time;
 
+/// A node that is told so long after its own deadline was not there: its process was stopped, or had no processor.
+const ABSENT_FROM: Duration = Duration::from_millis(250);
+
 impl Node {
+    /// What others did while this node was not there may only wait to be told, so that they are not late by that time.
+    pub(super) fn excuse_absence(&mut self, now: Time) {
+        let since = self.outbox.now();
+        if now - since > ABSENT_FROM && self.next_deadline().is_some_and(|deadline| now - deadline > ABSENT_FROM) {
+            self.pairwise.on_absence(now - since);
+        }
+    }
+
     /// Everything that depends on the time, or on what the event has just changed.
     pub(super) fn on_time(&mut self, now: Time) {
         let is_member = |peer| self.synchronous.as_ref().is_some_and(|synchronous| synchronous.is_busy_with(peer));

@@ -8,7 +8,7 @@ use super::{Violation, first_found};
 use crate::record::{ExchangeRecord, MergeRecord, Record};
 
 /// Below the smallest normal `f32` products and the steps between codes are rounded to few bits.
-const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
+pub(super) const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
 
 const EXACTLY_ONCE: &str = "exactly once";
 

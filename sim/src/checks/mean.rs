@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use murmur_protocol::Time;
 
 use super::Violation;
+use super::exchanges::SMALLEST;
 use super::violation::ensure;
 use crate::record::{MergeRecord, Record, Side};
 use crate::scenario::HostIndex;
@@ -73,7 +74,7 @@ pub fn nothing_one_sided(record: &Record, since: Time, allowed: f64) -> Result<(
 pub fn crash_shift(record: &Record) -> Result<(), Violation> {
     for merge in &record.exchanges.one_sided {
         let MergeRecord { exchange, host, at, length, .. } = merge;
-        let allowed = merge.factor * merge.clip_scale.min(1.0) * merge.distance * (1.0 + ROUNDING);
+        let allowed = merge.factor * merge.clip_scale.min(1.0) * merge.distance * (1.0 + ROUNDING) + SMALLEST;
         ensure!(
             *length <= allowed,
             "crash shift",

@@ -28,7 +28,7 @@ pub(super) struct Incoming {
     pub(super) accept: Accept,
     /// On a link: what both sides have, or once it has arrived the starter's new one.
     pub(super) reference: Option<Reference>,
-    /// When it was accepted.
+    /// When it was accepted, as far as the starter's patience goes: an absence of this node's own is added.
     pub(super) since: Time,
     /// Until when the reply is to have arrived: the starter is to hear of the merge before it gives the exchange up.
     pub(super) reply_until: Time,
@@ -38,7 +38,7 @@ pub(super) struct Incoming {
     pub(super) received: Option<Payload>,
     /// Our codes, once they are made; kept after the merge in case they get lost.
     pub(super) reply: Option<Outbound>,
-    /// When those had arrived, or broke off, for the first time.
+    /// When those had arrived, or broke off, for the first time; an absence is added here too.
     pub(super) replied_at: Option<Time>,
     /// That we have merged.
     pub(super) news: Option<Outbound>,
@@ -99,6 +99,12 @@ impl Incoming {
             }
             _ => None,
         }
+    }
+
+    /// This node was not there for so long.
+    pub(super) fn on_absence(&mut self, absence: Duration) {
+        self.since = self.since + absence;
+        self.replied_at = self.replied_at.map(|at| at + absence);
     }
 
     /// A transfer has ended, perhaps one of ours.
