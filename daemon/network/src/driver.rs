@@ -383,6 +383,7 @@ impl Driver {
                 let handshake = self.handshakes.remove(&connection);
                 match (link, handshake) {
                     (Ok(link), Some(handshake)) => {
+                        self.paths.wanted(connection);
                         if handshake.is_punched {
                             self.nat.punched();
                             self.publish();

@@ -34,6 +34,9 @@ struct PeerPath {
 
 #[derive(Debug)]
 enum PathKind {
+    /// For a lookup, a probe or a relay's services; or for membership, which is not known yet.
+    Auxiliary,
+    /// For membership.
     Direct,
     /// A circuit that the peer has opened.
     InboundCircuit,
@@ -53,13 +56,23 @@ struct Relayed {
 impl Paths {
     pub(crate) fn opened(&mut self, now: Instant, connection: ConnectionId, peer: PeerId, endpoint: &ConnectedPoint) {
         let kind = match (endpoint.is_relayed(), endpoint.is_dialer()) {
-            (false, _) => PathKind::Direct,
+            (false, _) => PathKind::Auxiliary,
             (true, false) => PathKind::InboundCircuit,
             (true, true) => PathKind::OutboundCircuit(endpoint.get_remote_address().clone()),
         };
         let remote = endpoint.get_remote_address().clone();
         self.open.insert(connection, PeerPath { peer, kind, remote, hearings: Bucket::full(now) });
         self.review(now + HOLE_PUNCH_PAUSE, peer);
+    }
+
+    /// This connection is for membership. Where it is direct, no other way to its peer is sought.
+    ///
+    /// A probe's connection says nothing of that: it lasts half a minute, in which no hole was tried.
+    pub(crate) fn wanted(&mut self, connection: ConnectionId) {
+        if let Some(path) = self.open.get_mut(&connection).filter(|path| matches!(path.kind, PathKind::Auxiliary)) {
+            path.kind = PathKind::Direct;
+            self.relayed.remove(&path.peer);
+        }
     }
 
     pub(crate) fn closed(&mut self, now: Instant, connection: ConnectionId) {
@@ -92,7 +105,7 @@ impl Paths {
 
     /// Whether a circuit leads to the peer.
     pub(crate) fn has_circuit(&self, peer: PeerId) -> bool {
-        self.to(peer).any(|kind| !matches!(kind, PathKind::Direct))
+        self.to(peer).any(|kind| matches!(kind, PathKind::InboundCircuit | PathKind::OutboundCircuit(_)))
     }
 
     /// A circuit to open anew, because the time has come.
@@ -177,12 +190,26 @@ mod tests {
         }
         assert_eq!(attempts, [30, 90, 210]);
         paths.opened(start, connection(3), peer, &dialed("/ip4/8.8.4.4/tcp/1"));
+        paths.wanted(connection(3));
         paths.opened(start, connection(4), peer, &dialed(CIRCUIT));
         assert_eq!(paths.circuit_to_open(start + Duration::from_secs(3_600)), None);
         paths.closed(start, connection(3));
         assert_eq!(paths.circuit_to_open(start), None);
         assert!(paths.circuit_to_open(start + LOST_WAY_PAUSE).is_some(), "the hole is gone");
         assert_eq!(paths.circuit_to_open(start + LOST_WAY_PAUSE), None);
+    }
+
+    /// Two members went on through a relay for half a minute longer, because one of them had tried whether the other can be reached.
+    #[test]
+    fn a_probe_is_no_way_to_a_member() {
+        let (start, peer) = (Instant::now(), PeerId::random());
+        let mut paths = Paths::default();
+        paths.opened(start, connection(1), peer, &dialed(CIRCUIT));
+        paths.opened(start, connection(2), peer, &dialed("/ip4/8.8.4.4/tcp/1"));
+        assert!(paths.circuit_to_open(start + HOLE_PUNCH_PAUSE).is_some(), "while the probe's connection is open");
+        paths.closed(start + HOLE_PUNCH_PAUSE, connection(2));
+        let pauses = [2, 3].map(|pauses| paths.circuit_to_open(start + pauses * HOLE_PUNCH_PAUSE).is_some());
+        assert_eq!(pauses, [false, true], "it is no sooner because of its end");
     }
 
     #[test]

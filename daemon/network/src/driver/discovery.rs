@@ -285,6 +285,7 @@ impl Driver {
 
     /// A direct connection came about through a relay's help: it is for membership.
     fn on_hole_punched(&mut self, connection: ConnectionId) {
+        self.paths.wanted(connection);
         let Some(handshake) = self.handshakes.get_mut(&connection) else { return };
         handshake.is_punched = true;
         if let Some(wanted) = handshake.wanted.take() {
