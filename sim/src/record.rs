@@ -9,7 +9,7 @@ mod ledger;
 mod life;
 mod sample;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use murmur_protocol::Misbehaviour;
@@ -27,6 +27,9 @@ use crate::scenario::HostIndex;
 
 /// Notices kept; older ones are dropped.
 const NOTICES_MAX: usize = 200_000;
+
+/// How long a payload that was broken off may be missed where it was to arrive.
+const MISSED_FOR: Duration = Duration::from_secs(60);
 
 /// Accusations and violations kept; further ones are only counted.
 const FINDINGS_MAX: usize = 1000;
@@ -50,6 +53,8 @@ pub struct Record {
     pub peaks: Peaks,
     /// Whom nodes took for misbehaving, at most 1000.
     pub accusations: Vec<Accusation>,
+    /// When the network last broke off a payload from one host to another.
+    pub(crate) broken_off: BTreeMap<(HostIndex, HostIndex), Time>,
     /// How long after its end a member is still known to an honest node, at most.
     pub longest_remembered: Duration,
     /// How long ago the first of those identities ended that live no more.
@@ -139,7 +144,13 @@ impl Record {
         self.notices.push_back((at, host, notice));
     }
 
+    /// Nobody can tell who keeps a payload to itself from whose network does not carry it; that is no accusation.
     pub(crate) fn accuse(&mut self, accusation: Accusation) {
+        let Accusation { at, by, of, misbehaviour, .. } = &accusation;
+        let broken_off = of.and_then(|of| self.broken_off.get(&(of, *by)));
+        if *misbehaviour == Misbehaviour::Stalled && broken_off.is_some_and(|broken| *at - *broken < MISSED_FOR) {
+            return;
+        }
         if self.accusations.len() < FINDINGS_MAX {
             self.accusations.push(accusation);
         }

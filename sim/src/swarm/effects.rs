@@ -355,6 +355,7 @@ impl Swarm {
                 self.queue.push((now + after).max(opens_at), Happening::TransferArrived(Box::new(arrived)));
             }
             TransferFate::BreaksOff { after } => {
+                self.history.broken_off.insert((index, to), now);
                 let ended = Happening::TransferEnded { host: index, life, transfer, finished: false };
                 self.queue.push(now + after, ended);
             }
