@@ -29,6 +29,9 @@ pub(crate) use presence::Spans;
 /// Seconds since the last record after which a node that has not said that it ended is taken to be gone: it tells every second.
 const SILENT_SECONDS: f64 = 30.0;
 
+/// Clocks that differ by less are as usual: times are as exact as these.
+const CLOCKS_APART_MIN: f64 = 3600.0;
+
 /// All that the journals of a run tell.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
@@ -63,6 +66,19 @@ impl History {
         let begin = self.nodes.values().filter_map(NodeHistory::begin).fold(f64::INFINITY, f64::min);
         let end = self.nodes.values().map(|node| node.time).fold(f64::NEG_INFINITY, f64::max);
         if begin <= end { (begin, end) } else { (0.0, 0.0) }
+    }
+
+    /// By how many seconds the clocks of two machines differ at least, where that is more than [`CLOCKS_APART_MIN`]: each has seen the
+    /// other only at times at which that one wrote nothing.
+    pub(crate) fn clocks_apart(&self) -> Option<f64> {
+        let seen_by = |node: &str, peer: &str| {
+            let (node, peer) = (self.nodes.get(node)?.seen.get(peer)?, self.nodes.get(peer)?);
+            let begin = peer.begin()?;
+            let away = node.iter().map(|(from, to)| (begin - to).max(from - peer.time));
+            away.reduce(f64::min).filter(|seconds| *seconds > CLOCKS_APART_MIN)
+        };
+        let pairs = self.nodes.iter().flat_map(|(id, node)| node.seen.keys().map(move |peer| (id, peer)));
+        pairs.filter_map(|(one, other)| Some(seen_by(one, other)?.min(seen_by(other, one)?))).reduce(f64::max)
     }
 
     /// The runs that the journals are of: id and name.

@@ -15,6 +15,7 @@ mod runs;
 mod series;
 mod shards;
 mod tensor_file;
+mod trained_on;
 mod writer;
 
 pub use blocked::{keep_blocked, known_blocked};
@@ -34,6 +35,7 @@ pub use running::{Announcement, RunningDaemon};
 pub use runs::{Run, remember};
 pub(crate) use series::{COMPARISON_FILE, FILE as SERIES_FILE, Series};
 pub use shards::{PartialShard, ShardStore, ShardStoreError};
+pub(crate) use trained_on::other_than_before;
 pub use writer::CheckpointWriter;
 pub(crate) use writer::unsaved;
 

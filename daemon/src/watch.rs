@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use jiff::tz::TimeZone;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::event::{Event, KeyEventKind};
 
 use crate::observe::{Picture, Record};
 use draw::{Look, Origin, Scene};
@@ -115,10 +115,10 @@ impl Watching {
             self.play(since.as_secs_f64() * self.view.speed);
             let mut has_news = self.take_in(news);
             let wait = drawn.map_or(Duration::ZERO, |drawn| FRAME.saturating_sub(drawn.elapsed()));
-            if event::poll(wait)? {
+            if let Some(event) = screen.input(wait)? {
                 has_news = true;
                 drawn = None;
-                match event::read()? {
+                match event {
                     Event::Key(key) if key.kind != KeyEventKind::Release => match self.view.key(key, &self.picture) {
                         Wish::Quit => break,
                         Wish::Suspend => screen.suspend()?,

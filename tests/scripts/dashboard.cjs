@@ -315,7 +315,7 @@ async function hours(browser) {
         peers: 3, exchanges: second, exchanges_failed: 3, disagreement: 0.1, ratio: 0.5 + Math.random(), interval_steps: 5, sent: second * 1000,
         received: second * 900, today: second * 1900, reachable: "yes", boundary_share: 0.01, cpu_seconds: second, memory: 1e8 + second, peak_memory: 2e8, disk_free: 5e10 }));
       const partner = `12D3KooWsimulated${Math.floor(Math.random() * 1e6)}`;
-      if (second % 4 === 0) taken(record(second, { kind: "exchange", partner, result: "done", distance: Math.random(), seconds: 0.4, sent: 1000, received: 1000, partner_progress: second * 3 }));
+      if (second % 4 === 0) taken(record(second, { kind: "exchange", partner, result: "done", distance: Math.random(), seconds: 0.4, sent: 1000, received: 1000, lag: -second }));
       if (second % 5 === 0) taken(record(second, { kind: "peers", peers: Array.from({ length: 60 }, (_, index) => ({ peer: `12D3KooWpeer${(second / 5 + index) % 400}`, says_tokens_per_second: 10, age: 1, connected: true, trust: 1, sent: second, received: second })), more: 9 }));
       if (second % 6 === 0) taken(record(second, { kind: "event", level: "info", text: `something happened ${second}` }));
       if (second % 60 === 0) {

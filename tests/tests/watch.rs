@@ -85,6 +85,25 @@ fn a_signal_gives_the_terminal_back_as_well() {
     assert_restored(&terminal);
 }
 
+/// It went on for ever on a whole core, and nothing but SIGKILL ended it.
+#[test]
+fn a_view_ends_with_its_terminal() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let daemon = start(folder.path(), "attic");
+    for _ in 0..3 {
+        let command = format!("exec {MURMUR} watch {}", daemon.status_address());
+        let Some(terminal) = Terminal::open(80, 24, folder.path(), &command) else { return };
+        terminal.wait_for("the first screen", |shown| shown.contains("machine "));
+        let view = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]).expect("tmux is there");
+        // Empty for a process that has ended and that nobody has asked for.
+        let command_line = PathBuf::from(format!("/proc/{}/cmdline", view.trim()));
+        let is_there = || std::fs::read(&command_line).is_ok_and(|line| !line.is_empty());
+        assert!(is_there(), "{command_line:?}");
+        drop(terminal);
+        wait_until("the end of the view", || !is_there());
+    }
+}
+
 #[test]
 fn a_journal_goes_on_over_a_restart_and_is_played_again() {
     let folder = tempfile::tempdir().expect("a temporary directory");

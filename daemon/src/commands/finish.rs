@@ -1,8 +1,10 @@
 //! `murmur finish`: has the founder's daemon ask the whole swarm for the final decay and the final exchanges.
 
+use std::time::Duration;
+
 use super::client::Client;
 use crate::cli::FinishOptions;
-use crate::console::figures::count;
+use crate::console::figures::{count, duration};
 use crate::console::{Console, print_line};
 use crate::daemon::finishing::{FinishWish, Finishing};
 use crate::observe::report::NodeReport;
@@ -15,7 +17,8 @@ pub(super) fn run(options: &FinishOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     let Finishing { ending, seconds } = finishing;
-    let time = seconds.map_or_else(String::new, |seconds| format!(", in about {seconds:.0} s"));
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let time = time.map_or_else(String::new, |time| format!(", in about {}", duration(time)));
     let step = |progress: f64| count(progress.max(0.0).round() as u64);
     print_line(&format!("finishing    the swarm's learning rate falls from swarm step {} on", step(ending.from)));
     // Members that average all at once have one model already.

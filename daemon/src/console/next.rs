@@ -70,7 +70,9 @@ struct Needed {
 
 impl Needed {
     fn of(manifest: &RunManifest, given: &Given<'_>) -> Needed {
-        let has_own_files = manifest.data.source != DataSource::Grammar && !manifest.data.share;
+        // Of data that are shared, whoever has given them keeps no copy.
+        let has_own_files =
+            manifest.data.source != DataSource::Grammar && (!manifest.data.share || !given.files.is_empty());
         Needed {
             with_base: Given::option("base", manifest.lora.rank > 0, given.base, "FOLDER"),
             with_tokenizer: Given::option("tokenizer", !manifest.data.tokenizer.is_empty(), given.tokenizer, "FILE"),
@@ -113,6 +115,11 @@ mod tests {
         assert_eq!(eval(&given), "murmur eval /a --base /m --data 'my book.txt' /b");
         let start = next_commands(Path::new("/a"), &manifest, &given).remove(2);
         assert!(start.ends_with(" --data 'my book.txt' /b --name=ada"), "{start}");
+        let mut shared = manifest.clone();
+        shared.data.share = true;
+        let start = |given: &Given<'_>| next_commands(Path::new("/a"), &shared, given).remove(2);
+        assert!(start(&given).ends_with(" --data 'my book.txt' /b --name=ada"), "the founder");
+        assert_eq!(start(&Given { files: &[], again: "", ..given }), "murmur start --data-dir /a --base /m");
         let many = vec![PathBuf::from("/b"); 99];
         assert!(eval(&Given { files: &many, ..given }).ends_with(" --data FILES"));
     }

@@ -47,6 +47,12 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::PeerRefused { peer, refusal: Refusal::OtherRun { differences, .. } } if is_founder(differences) => {
             plain(format!("{} is left alone: it takes part in another founder's run of the same name", name(peer)))
         }
+        Notice::PeerRefused { peer, refusal: Refusal::OtherRun { differences, .. } }
+            if run_names(differences).is_some() =>
+        {
+            let names = run_names(differences).unwrap_or_default();
+            plain(foreign(&format!("{} is left alone: it takes part in another run ({names})", name(peer))))
+        }
         // A node of another run of this network greets like a member without a ticket.
         Notice::PeerRefused { peer, refusal: Refusal::Stranger } => plain(format!(
             "{} is left alone: it is of another run, or has no ticket of this closed one (`murmur ticket` prints one)",
@@ -160,6 +166,11 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
 /// Whether two runs differ in nothing else but who has founded them.
 fn is_founder(differences: &[String]) -> bool {
     matches!(differences, [only] if only.starts_with("run.founder: "))
+}
+
+/// How the names of two runs differ, where they do: that says more than all else.
+fn run_names(differences: &[String]) -> Option<&str> {
+    differences.iter().find_map(|difference| difference.strip_prefix("run.name: "))
 }
 
 /// A step of the swarm.

@@ -1,6 +1,6 @@
 //! From a plan to a model on its devices, with its data: all that can fail before a daemon shows itself to others.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -12,7 +12,8 @@ use murmur_training::{Corpus, Engine, PretrainedBase, TrainingOptions, clear_pre
 
 use super::Plan;
 use super::configured::start;
-use crate::console::{Console, FinishedRun, note};
+use crate::console::figures::counted;
+use crate::console::{Console, FinishedRun, note, quoted};
 use crate::doctor::own_speed;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::expected_traffic::ExpectedTraffic;
@@ -23,7 +24,9 @@ use crate::setup::corpus::open_corpus;
 use crate::setup::devices::Devices;
 use crate::setup::privacy;
 use crate::setup::sharing::{self, SharedData};
-use crate::store::{Checkpoint, Length, PrivacyLedger, Refused, checkpoints_in, known_end, load_latest};
+use crate::store::{
+    Checkpoint, Length, PrivacyLedger, Refused, checkpoints_in, known_end, load_latest, other_than_before,
+};
 use crate::team::captain::{self, Helpers, Own};
 
 /// How much a file's time of change may be behind the clock: some disks count in two seconds.
@@ -78,6 +81,13 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     };
     let checkpoint = latest_checkpoint(plan)?;
     let resumed = checkpoint.is_some();
+    if let Some(before) = other_than_before(plan.directory.root(), &plan.settings.data.files)
+        && resumed
+    {
+        let (before, now) = (named(&before), named(&plan.settings.data.files));
+        note(&format!("warning: the model of this folder has learned from {before}, and goes on with {now}"));
+        note("hint: give a model of its own to other data: choose another folder with --data-dir");
+    }
     let options = devices.options(training);
     let shared = shared.map(|shared| {
         let store = shared.store.keeping_free(checkpoint_bytes(plan, &options));
@@ -105,6 +115,15 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     let finished = is_over.then(|| FinishedRun::look(&mut engine, &plan.manifest, progress)).transpose()?;
     let (device, device_warning) = (devices.name, devices.warning);
     Ok(Prepared { engine, progress, resumed, device, device_warning, traffic, shared, privacy, finished, helpers })
+}
+
+/// Files in words.
+fn named(files: &[PathBuf]) -> String {
+    match files {
+        [] => "nothing".to_owned(),
+        [only] => quoted(only),
+        [first, more @ ..] => format!("{} and {}", quoted(first), counted(more.len() as u64, "more file")),
+    }
 }
 
 /// The data from this machine's files. Of the folder that only this node uses, what belongs to other data goes.

@@ -38,8 +38,8 @@ pub struct Taken {
     pub sent: u64,
     /// Bytes of scales and codes received.
     pub received: u64,
-    /// The partner's swarm progress when it began, in steps.
-    pub partner_progress: Option<f64>,
+    /// This node's swarm progress less the partner's when it began, in steps.
+    pub lag: Option<f64>,
 }
 
 /// A notice of the core, and what the exchange that it tells of has taken, where that is known.
@@ -69,7 +69,8 @@ struct Open {
     began: Instant,
     sent: u64,
     received: u64,
-    partner_progress: Option<f64>,
+    /// This node's swarm progress when it began, and the partner's, as they have told each other.
+    progress: [Option<f64>; 2],
     /// Whether all has come that this side needs to merge.
     is_ready: bool,
 }
@@ -93,11 +94,11 @@ impl Ledger {
             }
             Event::PathChanged { peer, is_direct } => self.peer(*peer).is_direct = *is_direct,
             Event::MessageReceived { peer, message: Message::Propose(propose) } => {
-                self.begin((*peer, false, propose.exchange), now).partner_progress = Some(propose.standing.progress);
+                self.begin((*peer, false, propose.exchange), now).progress[1] = Some(propose.standing.progress);
             }
             Event::MessageReceived { peer, message: Message::Accept(accept) } => {
                 if let Some(open) = self.open.get_mut(&(*peer, true, accept.exchange)) {
-                    open.partner_progress = Some(accept.standing.progress);
+                    open.progress[1] = Some(accept.standing.progress);
                 }
             }
             Event::TransferReceived { peer, header, payload } => {
@@ -124,7 +125,12 @@ impl Ledger {
     pub(super) fn on_effect(&mut self, now: Instant, effect: &Effect) {
         match effect {
             Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) }) => {
-                self.begin((*peer, true, propose.exchange), now);
+                self.begin((*peer, true, propose.exchange), now).progress[0] = Some(propose.standing.progress);
+            }
+            Effect::Network(NetworkOrder::Send { peer, message: Message::Accept(accept) }) => {
+                if let Some(open) = self.open.get_mut(&(*peer, false, accept.exchange)) {
+                    open.progress[0] = Some(accept.standing.progress);
+                }
             }
             Effect::Network(NetworkOrder::StartTransfer { transfer, peer, header, payload }) => {
                 let bytes = payload.len() as u64;
@@ -162,7 +168,7 @@ impl Ledger {
             time: now.saturating_duration_since(open.began),
             sent: open.sent,
             received: open.received,
-            partner_progress: open.partner_progress,
+            lag: open.progress[0].zip(open.progress[1]).map(|(own, partners)| own - partners),
         });
         Noticed { notice, taken }
     }
@@ -177,7 +183,7 @@ impl Ledger {
         {
             self.open.remove(&oldest);
         }
-        let new = Open { began: now, sent: 0, received: 0, partner_progress: None, is_ready: false };
+        let new = Open { began: now, sent: 0, received: 0, progress: [None; 2], is_ready: false };
         self.open.entry(key).or_insert(new)
     }
 
@@ -261,8 +267,12 @@ mod tests {
         ledger.on_effect(at(0), &Effect::Network(NetworkOrder::Send { peer: peer(1), message: propose(7, 10.0) }));
         ledger.on_effect(at(1), &Effect::Network(NetworkOrder::Send { peer: peer(1), message: propose(7, 10.0) }));
         ledger.on_event(at(1), &Event::MessageReceived { peer: peer(1), message: propose(7, 55.0) });
-        let accept = Accept { exchange: 7, starter_share: 0.5, reference: 0, standing: standing(44.0) };
-        ledger.on_event(at(2), &Event::MessageReceived { peer: peer(1), message: Message::Accept(accept) });
+        let accept = |progress| {
+            let standing = standing(progress);
+            Message::Accept(Accept { exchange: 7, starter_share: 0.5, reference: 0, standing })
+        };
+        ledger.on_effect(at(1), &Effect::Network(NetworkOrder::Send { peer: peer(1), message: accept(11.0) }));
+        ledger.on_event(at(2), &Event::MessageReceived { peer: peer(1), message: accept(44.0) });
         ledger.on_effect(at(2), &started(1, TransferHeader::Scales { exchange: 7 }, 10));
         ledger.on_effect(at(2), &started(2, TransferHeader::ProposalCodes { exchange: 7 }, 100));
         ledger.on_event(at(3), &received(TransferHeader::Scales { exchange: 7 }, 20));
@@ -270,11 +280,11 @@ mod tests {
         ledger.on_event(at(3), &received(TransferHeader::ProposalCodes { exchange: 7 }, 200));
         ledger.on_effect(at(3), &started(3, TransferHeader::ReplyCodes { exchange: 7 }, 400));
         let answered = ledger.on_notice(at(4), completed()).taken.expect("followed");
-        let expected = Taken { time: Duration::from_secs(3), sent: 400, received: 220, partner_progress: Some(55.0) };
+        let expected = Taken { time: Duration::from_secs(3), sent: 400, received: 220, lag: Some(11.0 - 55.0) };
         assert_eq!(answered, expected, "the partner has not said that it has merged the other");
         ledger.on_event(at(9), &received(TransferHeader::Merged { exchange: 7, digest: 0 }, 0));
         let own = ledger.on_notice(at(9), completed()).taken.expect("followed");
-        let expected = Taken { time: Duration::from_secs(9), sent: 110, received: 300, partner_progress: Some(44.0) };
+        let expected = Taken { time: Duration::from_secs(9), sent: 110, received: 300, lag: Some(10.0 - 44.0) };
         assert_eq!(own, expected);
         assert_eq!(ledger.on_notice(at(9), completed()).taken, None);
     }

@@ -348,7 +348,10 @@ impl NodeHistory {
     fn take_peers(&mut self, peers: &Peers) {
         for facts in &peers.peers {
             let has_bytes = facts.sent.is_some() || facts.received.is_some();
-            if facts.connected && (self.seen.len() < PEERS_MAX || self.seen.contains_key(&facts.peer)) {
+            let is_known = self.seen.contains_key(&facts.peer);
+            // `murmur doctor` is connected for some seconds, and trains nothing.
+            let is_member = is_known || (facts.says_tokens_per_second > 0.0 && self.seen.len() < PEERS_MAX);
+            if facts.connected && is_member {
                 self.seen.entry(facts.peer.clone()).or_default().see(self.time);
             }
             let Some(partner) = self.partner(&facts.peer) else { continue };

@@ -84,6 +84,7 @@ impl Teller {
             peer: peer.to_owned(),
             name: (peer == CARL).then(|| HOSTILE.to_owned()),
             connected: true,
+            says_tokens_per_second: 1.0,
             sent: Some(sent),
             received: Some(sent / 2),
             ..PeerFacts::default()
@@ -305,8 +306,9 @@ fn members_that_were_apart_are_said_to_have_been() {
             ada.tell(Body::Sample(Box::new(sample)));
         }
     }
-    let facts = PeerFacts { peer: BOB.to_owned(), connected: true, ..PeerFacts::default() };
-    ada.tell(Body::Peers(Peers { peers: vec![facts], more: 0 }));
+    let doctor = PeerFacts { peer: CARL.to_owned(), connected: true, ..PeerFacts::default() };
+    let trains = PeerFacts { peer: BOB.to_owned(), says_tokens_per_second: 1.0, ..doctor.clone() };
+    ada.tell(Body::Peers(Peers { peers: vec![trains, doctor], more: 0 }));
     let said = verdict::verdict(&history(ada.told.clone()), BEGIN as f64 / 1000.0 + 1e6, false);
     assert!(said.contains("1 node of 2 trained with others, as one, over"), "{said}");
     assert!(said.contains("members that were connected averaged with nobody for 20 s"), "{said}");
@@ -366,4 +368,17 @@ fn a_journal_that_is_given_twice_is_found() {
     let mut whole = history(ada);
     assert_eq!(whole.add(history(bob.clone())), None);
     assert_eq!(whole.add(history(bob)), Some(BOB.to_owned()));
+}
+
+/// A run of ten minutes was said to have gone on for 1,010 days.
+#[test]
+fn clocks_that_differ_are_named_and_make_no_run_longer() {
+    let (ada, mut bob) = story();
+    let said =
+        |bob: &[Record]| verdict::verdict(&history(ada.iter().chain(bob).cloned()), BEGIN as f64 / 1000.0 + 1e9, false);
+    assert!(!said(&bob).contains("clocks"), "{}", said(&bob));
+    bob.iter_mut().for_each(|record| record.t += 10 * 24 * 3_600_000);
+    let said = said(&bob);
+    assert!(said.contains("the clocks of two machines differ by 9 d 23 h or more"), "{said}");
+    assert!(!said.contains(" d 0 h") && !said.contains(" d 1 h"), "{said}");
 }

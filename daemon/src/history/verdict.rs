@@ -18,7 +18,12 @@ pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String 
     // Who has trained may serve others for days.
     let trained_until = nodes().map(|node| node.trained_until).fold(0.0, f64::max);
     let end = if trained_until > 0.0 { trained_until } else { end };
-    let time = duration(Duration::try_from_secs_f64(end - begin).unwrap_or_default());
+    let lasted = match history.clocks_apart() {
+        None => end - begin,
+        // Times of different machines cannot be set beside each other.
+        Some(_) => nodes().filter_map(|node| Some(node.time - node.begin()?)).fold(0.0, f64::max),
+    };
+    let time = duration(Duration::try_from_secs_f64(lasted).unwrap_or_default());
     let name = nodes()
         .next()
         .filter(|_| !is_redacted)
@@ -155,6 +160,10 @@ fn troubles(history: &History, now: f64) -> Vec<String> {
     if apart > 0.0 {
         let apart = duration(Duration::try_from_secs_f64(apart).unwrap_or_default());
         all.push(format!("members that were connected averaged with nobody for {apart}"));
+    }
+    if let Some(apart) = history.clocks_apart() {
+        let apart = duration(Duration::try_from_secs_f64(apart).unwrap_or_default());
+        all.push(format!("the clocks of two machines differ by {apart} or more"));
     }
     let counts: Vec<(u64, u64)> = history.nodes.values().map(NodeHistory::exchanges).collect();
     let (done, lost) =

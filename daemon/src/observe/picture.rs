@@ -288,7 +288,6 @@ impl NodePicture {
     }
 
     fn take_exchange(&mut self, facts: &ExchangeFacts) {
-        let progress = self.sample.as_ref().map(|sample| sample.progress);
         let exchange = Exchange { time: self.time, wall: self.wall, facts: facts.clone() };
         let peer = self.peers.entry(facts.partner.clone()).or_default();
         if peer.facts.peer.is_empty() {
@@ -300,9 +299,7 @@ impl NodePicture {
             "rejected" => {}
             _ => peer.failed += 1,
         }
-        if let Some((own, partners)) = progress.zip(facts.partner_progress) {
-            peer.lag = Some(own - partners);
-        }
+        peer.lag = facts.lag.or(peer.lag);
         peer.last = Some(exchange.clone());
         keep(&mut self.exchanges, exchange, EXCHANGES_KEPT);
         self.forget_peers();

@@ -298,9 +298,9 @@ pub struct ExchangeFacts {
     /// Bytes of codes and steps received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
-    /// The partner's swarm progress when it began, in steps.
+    /// This node's swarm progress less the partner's when it began, in steps.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub partner_progress: Option<f64>,
+    pub lag: Option<f64>,
 }
 
 /// Something that happened, in words.

@@ -99,7 +99,7 @@ fn exchange(noticed: &Noticed) -> Option<ExchangeFacts> {
         seconds: taken.map(|taken| taken.time.as_secs_f64()),
         sent: taken.map(|taken| taken.sent),
         received: taken.map(|taken| taken.received),
-        partner_progress: taken.and_then(|taken| taken.partner_progress).filter(|progress| progress.is_finite()),
+        lag: taken.and_then(|taken| taken.lag).filter(|lag| lag.is_finite()),
         ..ExchangeFacts::default()
     };
     match &noticed.notice {
@@ -302,7 +302,7 @@ mod tests {
             coarse: false,
         };
         let failed = Notice::ExchangeFailed { partner: peer_id(1), failure: ExchangeFailure::PartnerLost };
-        let taken = Taken { time: Duration::from_millis(250), sent: 10, received: 20, partner_progress: Some(7.0) };
+        let taken = Taken { time: Duration::from_millis(250), sent: 10, received: 20, lag: Some(-7.0) };
         for notice in [done, failed, Notice::WaitingForState, Notice::WaitingForState] {
             let taken = matches!(notice, Notice::ExchangeCompleted { .. }).then_some(taken);
             tell(&hub, &mut hearing, &Noticed { notice, taken });
@@ -312,7 +312,7 @@ mod tests {
         let Body::Exchange(facts) = &told[0].record.body else { panic!("{told:?}") };
         assert_eq!((facts.result.as_str(), facts.distance, facts.masked), ("done", None, 2));
         assert_eq!((facts.seconds, facts.sent, facts.received), (Some(0.25), Some(10), Some(20)));
-        assert_eq!((facts.part.as_deref(), facts.partner_progress), (Some("model"), Some(7.0)));
+        assert_eq!((facts.part.as_deref(), facts.lag), (Some("model"), Some(-7.0)));
         let Body::Exchange(facts) = &told[1].record.body else { panic!("{told:?}") };
         assert_eq!(facts.result, "partner_lost");
         assert!(matches!(&told[2].record.body, Body::Event(event) if event.level == Level::Warning));

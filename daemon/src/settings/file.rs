@@ -133,7 +133,11 @@ pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str, example
 fn wrong_value(message: &str) -> Option<String> {
     let (given, wanted) = message.split_once(": ")?.1.rsplit_once(", expected ")?;
     let is_wrong_type = message.starts_with("invalid type") || message.starts_with("invalid value");
+    let is_too_large = message.starts_with("invalid value: integer") && !given.contains('-');
     let wanted = match wanted {
+        "u8" if is_too_large => "a whole number, 255 at most",
+        "u16" if is_too_large => "a whole number, 65535 at most",
+        "u32" if is_too_large => "a whole number, 4294967295 at most",
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not negative",
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
         "f32" | "f64" => "a number",
@@ -344,6 +348,7 @@ mod tests {
             ("model.width = -4", "model.width takes a whole number, not negative, not the integer -4", "^^"),
             ("[optimizer]\nlearning_rate = true", "learning_rate takes a number, not the boolean true", "^^^^"),
             ("model.width = 99999999999999999999", "not the integer 99999999999999999999", "^^^^^^^^^^^^^^^^^^^^"),
+            ("[gossip]\nbits = 300", "gossip.bits takes a whole number, 255 at most, not the integer 300", "^^^"),
             ("[run]\nname = 7", "run.name takes text in quotes, not the integer 7", "^"),
             ("model = 3", "model takes keys of its own, in a section [in brackets], not the integer 3", "^"),
             ("[data]\n\tshare = \"jä\"", "data.share takes true or false, not the string \"jä\"", "\t        ^^^^"),

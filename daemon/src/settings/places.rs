@@ -59,7 +59,7 @@ section! {
 section! {
     /// What a node writes down of how it goes.
     pub struct JournalSettings {
-        /// Megabytes that the journal in the data directory takes at most. A day takes about 40.
+        /// Megabytes that the journal in the data directory takes at most. A day takes about 90, with many exchanges more.
         megabytes: u64 = 256 => range(Range::new(4, 1_000_000).or_zero("writes none"));
     }
 }

@@ -9,6 +9,7 @@
 //! membership.secret   what a closed run's members know, mode 0600
 //! closed              says that the run is closed, where the secret is lost
 //! finish.json         the founder's order to finish the run, once it is known
+//! data.json           the files that the node trains on
 //! traffic.json        bytes of the day
 //! privacy.json        what private training has told of the records; see the privacy module
 //! daemon.json         the daemon that runs, and the token to change it; see the running module

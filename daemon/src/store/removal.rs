@@ -13,7 +13,7 @@ use crate::observe::{journal, traffic};
 use crate::tracking::mlflow;
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 24] = [
+const OURS: [&str; 25] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
@@ -25,6 +25,7 @@ const OURS: [&str; 24] = [
     "node.toml",
     "peers.json",
     "traffic.json",
+    "data.json",
     traffic::FILE,
     "finish.json",
     "length.json",

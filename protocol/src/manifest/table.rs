@@ -130,6 +130,24 @@ pub(super) fn is_left_out(source: DataSource, section: &str) -> bool {
     section == "table" && source != DataSource::Table
 }
 
+/// Nothing in the section is set.
+fn left_out(table: &TableSpec) -> Result<(), ManifestError> {
+    let usual = TableSpec::default();
+    macro_rules! check_all {
+        ($($field:ident)*) => {
+            $(check(
+                concat!("table.", stringify!($field)),
+                format!("{:?}", table.$field),
+                table.$field == usual.$field,
+                "nothing: the section [table] is for data.source = \"table\"",
+            )?;)*
+        };
+    }
+    check_all!(target task ignore numbers categories missing indicators balance_classes class_weights ranges);
+    check_all!(means deviations rows members target_mean target_deviation);
+    Ok(())
+}
+
 pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
     let RunManifest { model, data, table, .. } = manifest;
     let (inputs, classes) = (model.inputs(), model.classes());
@@ -137,8 +155,7 @@ pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
     if data.source != DataSource::Table {
         let rule = "0 unless data.source = \"table\"";
         check("model.inputs", inputs, !founded, rule)?;
-        let rule = "[table] is for data.source = \"table\"";
-        return check("table.target", format!("{:?}", table.target), *table == TableSpec::default(), rule);
+        return left_out(table);
     }
     let rule = "\"mlp\" where data.source = \"table\"";
     check("model.kind", format!("{:?}", model.kind()).to_lowercase(), model.kind() == Kind::Mlp, rule)?;

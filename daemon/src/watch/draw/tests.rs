@@ -79,7 +79,7 @@ fn members(second: u64) -> Vec<PeerFacts> {
 }
 
 fn facts(partner: &str) -> ExchangeFacts {
-    ExchangeFacts { partner: partner.to_owned(), partner_progress: Some(80.0), ..ExchangeFacts::default() }
+    ExchangeFacts { partner: partner.to_owned(), lag: Some(960.0), ..ExchangeFacts::default() }
 }
 
 fn exchange(partner: &str, second: u64) -> Body {

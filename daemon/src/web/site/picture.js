@@ -82,7 +82,7 @@ export class Picture {
     const peer = this.peers.get(facts.partner) ?? newPeer({ peer: facts.partner, trust: 1, says_tokens_per_second: 0 });
     if (facts.result === "done") peer.exchanges += 1;
     else if (facts.result !== "rejected") peer.failed += 1;
-    if (this.sample && typeof facts.partner_progress === "number") peer.lag = this.sample.progress - facts.partner_progress;
+    if (typeof facts.lag === "number") peer.lag = facts.lag;
     peer.last = { time: this.time, wall: this.wall, facts };
     this.peers.set(facts.partner, peer);
     this.exchanges.push(peer.last);
