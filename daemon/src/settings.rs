@@ -19,7 +19,7 @@ mod training;
 mod typed;
 
 pub use declaration::Declared;
-pub(crate) use file::{bounded, fault, line_of_field, nearest, of_other_kind, parse, too_long};
+pub(crate) use file::{bounded, fault, line_of_field, nearest, of_other_kind, out_of_range, parse, too_long};
 pub use file::{load_node_settings, load_run_manifest};
 pub use flag::Taker;
 pub use limits::LimitsSettings;

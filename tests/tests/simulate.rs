@@ -372,7 +372,7 @@ fn a_comparison_of_what_there_is_not_ends_in_one_line_with_a_hint() {
         (&["--methods", "rign"], 2, "there is no method `rign`", "did you mean `ring`?"),
         (&["--faults", "kil"], 2, "there is no fault `kil`", "did you mean `kill`?"),
         (&["--links", "moon"], 3, "there are no links `moon`", "lan, home or world"),
-        (&["--links", &links], 3, "down_mbit = 0 is out of range", "from 0.01 to 1000000"),
+        (&["--links", &links], 3, ":2: down_mbit = 0 is out of range", "it takes 0.01 to 1000000"),
         (&["--links", book], 3, "book.txt:1: ", of_links),
         (&["--speeds", "1,1,0.5", "--nodes", "2"], 2, "--speeds has 3 speeds, for 2 nodes", "repeated"),
         (&["--steps", "9223372036854775807"], 2, "--steps", "1 to 1000000000"),

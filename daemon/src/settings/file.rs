@@ -220,7 +220,8 @@ pub(crate) fn fault(value: &str) -> &'static str {
     }
 }
 
-fn out_of_range(path: &Path, text: &str, field: &str, value: &str, rule: &str) -> Failure {
+/// A refusal of a value, with its line. `field`: such as `gossip.gamma`, or a key of no section.
+pub(crate) fn out_of_range(path: &Path, text: &str, field: &str, value: &str, rule: &str) -> Failure {
     let span = span_of_field(text, field);
     let line = span.as_ref().map_or(String::new(), |span| format!(":{}", line_at(text, span.start)));
     let shown = span.map_or(String::new(), |span| excerpt(text, &span));
@@ -236,11 +237,11 @@ pub(crate) fn line_of_field(text: &str, field: &str) -> Option<usize> {
 
 fn span_of_field(text: &str, field: &str) -> Option<Range<usize>> {
     let document = DeTable::parse(text).ok()?;
-    let (section, key) = field.split_once('.')?;
+    let value_in = |keys: &DeTable<'_>, key: &str| Some(keys.iter().find(|(name, _)| name.get_ref() == key)?.1.span());
+    let Some((section, key)) = field.split_once('.') else { return value_in(document.get_ref(), field) };
     let section = document.get_ref().iter().find(|(name, _)| name.get_ref() == section)?.1;
     let DeValue::Table(keys) = section.get_ref() else { return None };
-    let (_, value) = keys.iter().find(|(name, _)| name.get_ref() == key)?;
-    Some(value.span())
+    value_in(keys, key)
 }
 
 fn line_at(text: &str, offset: usize) -> usize {

@@ -13,7 +13,7 @@ use crate::cli::CompareOptions;
 use crate::console::quoted;
 use crate::failure::{ExitCode, Failure};
 use crate::remote;
-use crate::settings::{load_run_manifest, nearest, parse};
+use crate::settings::{load_run_manifest, nearest, out_of_range, parse};
 
 /// The default model: learns to write words in a few hundred steps of under a millisecond.
 fn small_model() -> TransformerModel {
@@ -153,8 +153,8 @@ fn links(name: &str) -> Result<Links, Failure> {
     ];
     for (key, value, least, most) in ranges {
         if !(least..=most).contains(&value) {
-            return Err(Failure::new(ExitCode::Settings, format!("{name}: {key} = {value} is out of range"))
-                .hint(format!("{key} is from {least} to {most}")));
+            let range = format!("{least} to {most}");
+            return Err(out_of_range(Path::new(name), &text, key, &value.to_string(), &range));
         }
     }
     let stem = Path::new(name).file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
