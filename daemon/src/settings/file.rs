@@ -105,6 +105,9 @@ pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str, example
         };
         if let Some((key, valid)) = unknown_key(message) {
             let failure = refusal(&format!("unknown key `{key}`"));
+            if let Some(place) = place_of_key(key).filter(|_| example == EXAMPLE) {
+                return failure.hint(format!("`{key}` belongs in {place}"));
+            }
             return match nearest(key, &valid) {
                 Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
                 None => failure.hint(format!("valid keys here: {}", valid.join(", "))),
@@ -198,6 +201,20 @@ fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
     Some((key, quoted.collect()))
 }
 
+/// Where a key of this name belongs, if in one place only: such as `[limits] of a node file`.
+fn place_of_key(key: &str) -> Option<String> {
+    let files = [
+        ("node", toml::Table::try_from(NodeSettings::default())),
+        ("run", toml::Table::try_from(RunManifest::default())),
+    ];
+    let mut places = files.iter().flat_map(|(kind, file)| {
+        let sections = file.iter().flatten();
+        let has_key = |value: &toml::Value| value.as_table().is_some_and(|section| section.contains_key(key));
+        sections.filter(move |(_, value)| has_key(value)).map(move |(name, _)| format!("[{name}] of a {kind} file"))
+    });
+    places.next().filter(|_| places.next().is_none())
+}
+
 /// Of a message that a key has no meaning for a model of the file's kind; a test below holds the form.
 fn key_without_meaning(message: &str) -> Option<&str> {
     let (given, _) = message.split_once(" has no meaning for a model of kind ")?;
@@ -265,6 +282,16 @@ mod tests {
         let message = message_for("[model]\nlayers = 2\nwidht = 64\n");
         assert!(message.contains("…/run.toml:3: unknown key `widht`"), "{message}");
         assert!(message.contains("did you mean `width`?"), "{message}");
+    }
+
+    #[test]
+    fn a_key_in_a_section_or_a_file_that_it_is_not_of_is_told_where_it_belongs() {
+        let message = message_for("[model]\nlayers = 2\ngamma = 0.4\n");
+        assert!(message.contains("`gamma` belongs in [gossip] of a run file"), "{message}");
+        let message = message_for("[data]\ntraining_percent = 10\n");
+        assert!(message.contains("`training_percent` belongs in [limits] of a node file"), "{message}");
+        let message = message_for("[data]\nkind = 1\n");
+        assert!(message.contains("unknown key `kind`") && !message.contains("belongs"), "several: {message}");
     }
 
     #[test]
