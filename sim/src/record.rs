@@ -1,8 +1,8 @@
 //! What a run leaves behind for the checks: plain values, which a test may also forge.
 //!
 //! A long run of a large swarm makes millions of corrections, so a record keeps none: each exchange is checked when both
-//! sides have merged and then becomes part of sums. What stays is bounded by the number of hosts, lives and one-sided
-//! exchanges.
+//! sides have merged and then becomes part of sums. What stays is bounded by the number of hosts and their pairs, lives
+//! and one-sided exchanges.
 
 mod exchange;
 mod ledger;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::directory::CLOSED_FILE;
 use super::runs::sub_folders;
 use super::series::{self, Series};
-use super::{DataDirectory, LOCAL, Lock, Run, is_left_of, writer};
+use super::{DataDirectory, LOCAL, Lock, Run, is_left_of, trained_on, writer};
 use crate::observe::{journal, traffic};
 use crate::tracking::mlflow;
 
@@ -25,7 +25,7 @@ const OURS: [&str; 25] = [
     "node.toml",
     "peers.json",
     "traffic.json",
-    "data.json",
+    trained_on::FILE,
     traffic::FILE,
     "finish.json",
     "length.json",

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{read_json, write_atomically};
 
-const FILE: &str = "data.json";
+pub(super) const FILE: &str = "data.json";
 
 /// More files than this are not kept.
 const FILES_MAX: usize = 1000;

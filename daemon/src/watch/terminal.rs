@@ -62,11 +62,8 @@ impl Screen {
     pub(super) fn input(&self, wait: Duration) -> std::io::Result<Option<Event>> {
         if !event::poll(Duration::ZERO)? {
             end_if_gone(wait);
-            if !event::poll(Duration::ZERO)? {
-                return Ok(None);
-            }
         }
-        event::read().map(Some)
+        if event::poll(Duration::ZERO)? { event::read().map(Some) } else { Ok(None) }
     }
 
     /// Draws; only what has changed is sent.
