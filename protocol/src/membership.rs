@@ -276,11 +276,12 @@ impl Membership {
         self.profile.holding
     }
 
-    /// This node holds these fragments now. Who is connected hears it at once: towards the end of a run the next shuffle
-    /// is too late.
-    pub(crate) fn on_holding(&mut self, now: Time, holding: Holding, out: &mut Outbox) {
+    /// This node holds these fragments now. Who is connected hears it at once, also one that has been silent: towards the end of a
+    /// run the next shuffle is too late.
+    pub(crate) fn on_holding(&mut self, holding: Holding, out: &mut Outbox) {
         self.profile.holding = holding;
-        for (peer, _) in self.connections.iter().filter(|(_, connection)| connection.is_healthy(now)) {
+        let is_here = |connection: &Connection| connection.state != ConnectionState::Closing && !connection.has_left;
+        for (peer, _) in self.connections.iter().filter(|(_, connection)| is_here(connection)) {
             out.send(peer, Message::Shuffle { peers: vec![self.describe_self()], wants_reply: false });
         }
     }

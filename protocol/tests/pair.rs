@@ -32,6 +32,8 @@ struct Side {
     node: Node,
     model: Vec<f32>,
     report: TrainingReport,
+    /// Progress at which its run is over.
+    end: Option<f64>,
     /// What it has sent and nobody has delivered yet.
     flying: VecDeque<Flying>,
     /// Shifts of the progress of all corrections so far.
@@ -47,19 +49,27 @@ struct Pair {
 
 impl Side {
     fn new(key: u8, value: f32, tokens_per_second: f64) -> Side {
-        Side::holding(key, value, tokens_per_second, (1, Holding::ALL))
+        Side::holding(key, value, tokens_per_second, (1, Holding::ALL), 0)
     }
 
-    /// It holds this of a model in so many fragments, a block each.
-    fn holding(key: u8, value: f32, tokens_per_second: f64, (fragments, holding): (u16, Holding)) -> Side {
+    /// It holds this of a model in so many fragments, a block each, in a run of so many steps; 0: without an end.
+    fn holding(
+        key: u8,
+        value: f32,
+        tokens_per_second: f64,
+        (fragments, holding): (u16, Holding),
+        total_steps: u64,
+    ) -> Side {
         let report = TrainingReport { steps: 0, progress: 0.0, tokens_per_second, travel: 10.0, local_progress: 1.0 };
         let mut manifest = RunManifest::default();
         (manifest.gossip.kind, manifest.gossip.fragments) = (GossipKind::Pairs, fragments);
+        manifest.schedule.total_steps = total_steps;
         let config = Config { training: report, first_number: FIRST_NUMBER, holding, ..Config::founder(&manifest) };
         let me = peer(key);
         let node = Node::new(config, me, Arc::new(layout(PARAMETERS)), key.into(), Time::ZERO);
         let model = (0..PARAMETERS).map(|place| value + place as f32 / 1000.0).collect();
-        Side { me, node, model, report, flying: VecDeque::new(), shifts: Vec::new(), failures: Vec::new() }
+        let end = (total_steps > 0).then_some(total_steps as f64);
+        Side { me, node, model, report, end, flying: VecDeque::new(), shifts: Vec::new(), failures: Vec::new() }
     }
 
     fn tell(&mut self, now: Time, event: Event) {
@@ -89,7 +99,9 @@ impl Side {
                     request, part, correction, progress_shift, ..
                 }) => {
                     correction.add_to(&mut self.model[range(part)]);
-                    self.report.progress += progress_shift;
+                    // A node for which the run is over stays at its end.
+                    let least = self.end.filter(|end| self.report.progress >= *end).unwrap_or(0.0);
+                    self.report.progress = (self.report.progress + progress_shift).max(least);
                     self.shifts.push(progress_shift);
                     events.push_back(Event::CorrectionApplied { request, report: self.report });
                 }
@@ -388,7 +400,9 @@ fn a_correction_that_was_agreed_on_long_ago_and_is_too_long_by_now_moves_nobody(
         pair.deliver_all();
         assert_eq!(pair.sides[late].failures, [ExchangeFailure::Outdated]);
         assert!(pair.sides[late].model == before[late], "side {late} stays where it was");
-        assert_eq!(pair.sides.each_ref().map(Side::exchanges), [0, 1 - late as u64], "the responder merges first");
+        let other_has_merged = 1 - late as u64;
+        assert_eq!(pair.sides.each_ref().map(Side::exchanges), [0, other_has_merged], "the responder merges first");
+        assert_eq!(pair.sides[0].node.status().exchanges.unconfirmed, other_has_merged, "one side alone is counted");
     }
 }
 

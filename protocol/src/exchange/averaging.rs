@@ -271,6 +271,11 @@ impl Averaging {
         Some(LastMerges::together(models.flat_map(|(_, state)| &state.last_merges), partner_progress))
     }
 
+    /// What the last exchange of a part says.
+    pub(crate) fn last_merge_of(&self, part: Part) -> Option<LastMerges> {
+        self.parts.get(&part)?.last_merges.back().copied()
+    }
+
     /// An own round begins.
     pub(crate) fn on_round(&mut self) {
         self.has_moved = self.training.travel > self.travel_before;

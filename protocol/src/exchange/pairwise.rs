@@ -475,6 +475,10 @@ impl Pairwise {
         self.averaging.take_last_merges(is_held)
     }
 
+    pub(crate) fn last_merge_of(&self, part: Part) -> Option<LastMerges> {
+        self.averaging.last_merge_of(part)
+    }
+
     /// Fills in what exchanges have to say of the node.
     pub(crate) fn describe(&self, status: &mut Status) {
         let Averaging { training, counters, last_distance, cadence, gain, timeout, links, .. } = &self.averaging;

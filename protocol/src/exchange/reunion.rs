@@ -83,8 +83,9 @@ impl Reunions {
 
     /// A connected peer says that its owner wants the network left alone: it trains on by itself.
     pub(super) fn on_rest(&mut self, now: Time, peer: PeerId) {
-        if self.resting.len() < CONNECTIONS_MAX {
-            self.resting.entry(peer).or_insert(now);
+        self.resting.entry(peer).or_insert(now);
+        if self.resting.len() > CONNECTIONS_MAX {
+            drop_oldest(&mut self.resting);
         }
     }
 
@@ -102,8 +103,7 @@ impl Reunions {
     pub(super) fn on_merge(&mut self, now: Time, peer: PeerId, distance: f64, rounds: f64) -> Meeting {
         let before = self.merged_at.insert(peer, now);
         if self.merged_at.len() > CONNECTIONS_MAX {
-            let oldest = self.merged_at.iter().min_by_key(|(_, at)| **at).map(|(peer, _)| *peer);
-            oldest.map(|oldest| self.merged_at.remove(&oldest));
+            drop_oldest(&mut self.merged_at);
         }
         // Who comes back first tells of the others of its part, so that they count as lost no longer.
         if let Some(split) = self.split
@@ -152,6 +152,12 @@ impl Reunions {
         }
         self.peers.insert(peer, Reunion { away, exchanges: 0, exchanges_left, nearest: f64::INFINITY });
     }
+}
+
+/// Forgets who was noted first.
+fn drop_oldest(times: &mut BTreeMap<PeerId, Time>) {
+    let oldest = times.iter().min_by_key(|(_, at)| **at).map(|(peer, _)| *peer);
+    oldest.map(|oldest| times.remove(&oldest));
 }
 
 /// For how many exchanges nobody is judged after so many rounds apart.
@@ -216,6 +222,16 @@ mod tests {
         reunions.on_rest_over(peer(1), Duration::from_secs(90), 12.0);
         assert_eq!(excused(&mut reunions, peer(2), far()), 0);
         assert_eq!(excused(&mut reunions, peer(1), far()), 4);
+    }
+
+    #[test]
+    fn of_many_that_rest_and_never_come_back_the_first_are_forgotten() {
+        let mut reunions = Reunions::default();
+        let count = CONNECTIONS_MAX as u64 + 1;
+        (0..count).for_each(|at| reunions.on_rest(second(at), peer(at as u8)));
+        assert_eq!(reunions.take_rest(second(100), peer(0)), None);
+        assert_eq!(reunions.take_rest(second(100), peer(count as u8 - 1)), Some(Duration::from_secs(101 - count)));
+        assert_eq!(reunions.resting.len(), CONNECTIONS_MAX - 1);
     }
 
     #[test]

@@ -407,7 +407,11 @@ impl Starter {
         };
         let failure = match &result {
             Err(_) => ExchangeFailure::Misbehaved,
-            Ok(merged) if terms.is_outdated(merged, averaging.reach(terms.part)) => ExchangeFailure::Outdated,
+            Ok(merged) if terms.is_outdated(merged, averaging.reach(terms.part)) => {
+                // The partner has merged by now.
+                averaging.counters.unconfirmed += 1;
+                ExchangeFailure::Outdated
+            }
             Ok(merged) => {
                 averaging.timeout.record(now - *began);
                 averaging.complete(merged, terms, *about, reputation, out);

@@ -197,6 +197,17 @@ fn an_answer_makes_good_for_silences() {
     assert_eq!(setting.membership.partners(now), [peer(1)]);
 }
 
+/// A busy machine is silent for some seconds, and may be all that is left to exchange with.
+#[test]
+fn who_is_silent_hears_what_this_node_holds_as_well() {
+    let mut setting = Setting::connected_to(2);
+    setting.membership.on_silence(second(100), peer(1), &mut setting.out);
+    setting.effects();
+    setting.membership.on_holding(Holding::ALL, &mut setting.out);
+    let effects = setting.effects();
+    assert_eq!([1, 2].map(|to| told(&effects, to).len()), [1; 2]);
+}
+
 #[test]
 fn shuffles_without_a_reply_are_silences() {
     let mut setting = Setting::connected_to(1);

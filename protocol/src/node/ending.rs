@@ -12,6 +12,7 @@ use crate::membership::Membership;
 use crate::message::Message;
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
+use crate::part::Part;
 use crate::peer::PeerId;
 use crate::status::Phase;
 use crate::time::Time;
@@ -43,6 +44,9 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Pauses until a member comes back, two minutes together (a guess): rounding errors may be taken for a distance.
 const PAUSES_MAX: u32 = 6;
+
+/// Until a member that still trains is asked for a final exchange again. A guess: many a model steps several times meanwhile.
+const STILL_TRAINS_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often a member of a run that is over has settled once more, since another one came back.
 #[derive(Clone, Copy, Debug, Default)]
@@ -171,6 +175,19 @@ impl Node {
             self.pairwise.begin_round();
             self.start_exchange(now);
         }
+    }
+
+    /// Whether an exchange while this node settles is one of its final ones. With a member that still trains it is none, for that one
+    /// goes on from there; it is left alone for a moment. Nor is one that was shortened where the models are still apart.
+    pub(super) fn is_final(&mut self, now: Time, partner: PeerId, part: Part) -> bool {
+        let Some(last) = self.pairwise.last_merge_of(part).filter(|_| !self.ends_before_the_run) else { return true };
+        if self.is_before_the_end(last.partner_progress) {
+            self.membership.avoid(partner, now + STILL_TRAINS_PAUSE);
+            return false;
+        }
+        let settled_distance = self.pairwise.settled_distance();
+        let is_shortened = last.is_told && last.is_held_up;
+        !is_shortened || settled_distance == 0.0 || last.distance <= settled_distance
     }
 
     /// A final exchange of this fragment is done: each of them has its own.

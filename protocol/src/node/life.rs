@@ -82,6 +82,7 @@ impl Node {
             return;
         }
         let is_merged = matches!(outcome, Outcome::Merged { .. }) && part.vector == Vector::Model;
+        let is_merged = is_merged && (self.phase != Phase::Settling || self.is_final(now, partner, part));
         let merged = is_merged.then_some(part.fragment.index);
         // Who ends before the run does meets partners that train on. One whose steps are short is always about to end an
         // exchange of its own, which this node has just answered: that one has brought this node's model there as well.
@@ -213,7 +214,7 @@ impl Node {
     /// The trainer holds other fragments of the model than before. Members hear of it as they hear of this node's speed; until then
     /// their proposals are refused. Where the run is over, what is new is not what the others ended with.
     pub(super) fn on_holding_changed(&mut self, now: Time, holding: Holding) {
-        self.membership.on_holding(now, holding, &mut self.outbox);
+        self.membership.on_holding(holding, &mut self.outbox);
         let has_new = self.pairwise.on_holding_changed(holding, &mut self.outbox);
         self.giving.on_holding_changed(holding, &mut self.outbox);
         self.joining.on_holding_changed(now, holding, &mut self.outbox);

@@ -63,7 +63,8 @@ impl Node {
 
     /// Begins to copy what is outdated once somebody is there who has some of it, and stops looking for it in time.
     pub(super) fn renew(&mut self, now: Time) {
-        let Some(until) = self.rejoining.outdated_until.filter(|_| self.phase == Phase::Training) else { return };
+        let has_trained = matches!(self.phase, Phase::Training | Phase::Settling);
+        let Some(until) = self.rejoining.outdated_until.filter(|_| has_trained) else { return };
         let is_copying = self.rejoining.is_copying;
         let holds_some = |peer| self.pairwise.shares(self.membership.holding(peer));
         if until <= now {

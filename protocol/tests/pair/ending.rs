@@ -5,16 +5,55 @@ use murmur_protocol::message::{Descriptor, KnownPeer};
 
 use super::*;
 
+const RUN_STEPS: u64 = 1000;
+
 impl Pair {
     /// Side 0 has all of the model, and knows that the other has the first half.
     fn with_half() -> Pair {
-        let of_two = |key, value, holding| Side::holding(key, value, 1000.0, (2, holding));
+        let of_two = |key, value, holding| Side::holding(key, value, 1000.0, (2, holding), 0);
         let sides = [of_two(1, 0.0, Holding::ALL), of_two(2, 0.1, Holding::of([0]))];
         let mut pair = Pair { sides, now: Time::ZERO };
         pair.connect();
         let partner = pair.sides[1].me;
         pair.hear_of(0, partner, Holding::of([0]));
         pair
+    }
+
+    /// Of a run with an end. Both have exchanged often enough to know what distance is usual; then side 1 is so far off.
+    fn with_an_end(offset: f32) -> Pair {
+        let of_run = |key, value| Side::holding(key, value, 1000.0, (1, Holding::ALL), RUN_STEPS);
+        let mut pair = Pair { sides: [of_run(1, 0.0), of_run(2, 0.1)], now: Time::ZERO };
+        pair.connect();
+        for _ in 0..16 {
+            pair.sides[1].model = pair.sides[0].model.iter().map(|value| value + 0.1).collect();
+            for side in 0..2 {
+                pair.train(side, 8);
+                pair.deliver_all();
+            }
+            pair.wait(Duration::from_secs(10));
+        }
+        pair.sides[1].model = pair.sides[0].model.iter().map(|value| value + offset).collect();
+        pair
+    }
+
+    /// The training of a side is over, with the run.
+    fn end(&mut self, side: usize) {
+        self.sides[side].report.progress = RUN_STEPS as f64;
+        let report = self.sides[side].report;
+        self.tell(side, Event::TrainingCompleted(report));
+    }
+
+    /// So many seconds, in which all arrives.
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.deliver_all();
+            self.wait(Duration::from_secs(1));
+        }
+        self.deliver_all();
+    }
+
+    fn phase(&self, side: usize) -> Phase {
+        self.sides[side].node.status().phase
     }
 
     /// A side hears what a peer holds.
@@ -64,6 +103,34 @@ fn what_a_partner_holds_in_the_end_has_its_final_exchanges() {
     let final_exchanges = u64::from(RunManifest::default().gossip.final_exchanges);
     let phase = pair.sides[one].node.status().phase;
     assert_eq!((phase, pair.sides[one].exchanges()), (Phase::Completed, 2 * final_exchanges));
+}
+
+/// Another one goes on from where it is: in a moment it is elsewhere.
+#[test]
+fn an_exchange_with_a_member_that_still_trains_is_no_final_one() {
+    let (mut pair, one, other) = (Pair::with_an_end(0.1), 0, 1);
+    pair.end(one);
+    pair.deliver_all();
+    let before = pair.sides[one].exchanges();
+    pair.pass(5);
+    assert_eq!((pair.phase(one), pair.sides[one].exchanges() - before), (Phase::Settling, 5), "one a second");
+    pair.end(other);
+    pair.pass(3);
+    assert_eq!([one, other].map(|side| pair.phase(side)), [Phase::Completed; 2]);
+}
+
+/// Layers of a team that go on from an older copy are further from the others' than one correction reaches.
+#[test]
+fn a_shortened_exchange_is_no_final_one() {
+    let apart = |offset| {
+        let mut pair = Pair::with_an_end(offset);
+        [0, 1].into_iter().for_each(|side| pair.end(side));
+        pair.pass(10);
+        assert_eq!([0, 1].map(|side| pair.phase(side)), [Phase::Completed; 2]);
+        (pair.distance(), pair.sides[0].exchanges())
+    };
+    let (near, far) = (apart(0.1), apart(20.0));
+    assert!(near.0 < 0.01 && far.0 < 0.01 && far.1 > near.1 + 2, "{near:?} and {far:?}");
 }
 
 /// What the others of another one had was taken from it, and it was as training had left it.

@@ -150,7 +150,7 @@ impl Captain {
         };
         let (stages, in_flight) = (cut.stages.iter().map(stage).collect(), cut.stages[0].in_flight);
         let (epoch, rows) = (self.epoch, BTreeMap::new());
-        for (helper, membership) in self.helpers_and_memberships(kind) {
+        for (helper, membership) in self.helpers_and_memberships(now, kind) {
             self.send(helper, TeamMessage::Begin { epoch, batch: number, kind, lanes, membership });
         }
         let state = State::Computing;

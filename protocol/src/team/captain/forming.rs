@@ -202,8 +202,10 @@ impl Captain {
 
     fn save(&mut self, now: Time, moving: Vec<(PeerId, HeldLayers)>, cut: Option<Cut>) {
         let mut copies = BTreeMap::new();
+        // Exchanges change what a member has without a new revision.
+        let are_members = self.members.are_wanted();
         for (helper, held) in moving {
-            if !held.layers.numbers().all(|layer| self.kept[layer as usize] >= held.revision) {
+            if are_members || !held.layers.numbers().all(|layer| self.kept[layer as usize] >= held.revision) {
                 let (request, parts) = (self.number(), self.in_parts(held.layers, now));
                 copies.insert(request, (helper, held, parts));
                 self.save_part(helper, request, &held, &parts);

@@ -1,8 +1,9 @@
 //! Helpers that exchange their layers with the swarm by themselves: what a captain tells them of it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::Captain;
+use crate::bounds::OUTDATED_FOR;
 use crate::peer::PeerId;
 use crate::team::bounds::APART_FOR;
 use crate::team::cut::Cut;
@@ -18,8 +19,9 @@ pub(super) struct Members {
     membership: Option<Membership>,
     /// Whether helpers were members in the last batch.
     have_exchanged: bool,
-    /// Layers that have begun from an older copy than what was exchanged, of which nobody has been told yet who exchanges them now.
-    outdated: BTreeSet<u32>,
+    /// Layers that have begun from an older copy than what was exchanged, and when a helper was told that it has them, to copy them
+    /// from the swarm; `None`: nobody has been told.
+    outdated: BTreeMap<u32, Option<Time>>,
     /// How often the captain has come by such layers, to exchange them itself.
     pub(super) own_outdated: u64,
     /// Where a helper of this cut has reached nobody of the swarm: until when no helper is a member.
@@ -32,9 +34,10 @@ impl Members {
         self.apart_until.is_some()
     }
 
-    /// Whoever was away may be back.
+    /// Whoever was away may be back, and whoever copies layers has them.
     pub(super) fn on_time(&mut self, now: Time) {
         self.apart_until = self.apart_until.filter(|until| now < *until);
+        self.outdated.retain(|_, told| told.is_none_or(|told| now < told + OUTDATED_FOR));
     }
 
     pub(super) fn are_wanted(&self) -> bool {
@@ -42,22 +45,35 @@ impl Members {
     }
 
     /// What a batch tells each helper of the cut.
-    fn begin(&mut self, cut: &Cut) -> Vec<(PeerId, Option<Membership>)> {
-        let outdated = std::mem::take(&mut self.outdated);
-        let is_outdated = |layers: LayerRange| layers.numbers().any(|layer| outdated.contains(&layer));
-        let of_helper =
-            |membership: &Membership, layers| Membership { is_outdated: is_outdated(layers), ..membership.clone() };
+    fn begin(&mut self, now: Time, cut: &Cut) -> Vec<(PeerId, Option<Membership>)> {
+        self.have_exchanged = self.membership.is_some();
+        if !self.have_exchanged {
+            self.take_outdated_over();
+        }
+        let own: Vec<LayerRange> = cut.of_captain().map(|stage| cut.stages[stage].layers).collect();
+        let is_own = own.iter().flat_map(|layers| layers.numbers()).fold(false, |any, layer| {
+            let is_outdated = self.outdated.remove(&layer).is_some();
+            any || is_outdated
+        });
+        self.own_outdated += u64::from(is_own);
         let told = cut.of_helpers().map(|(_, helper, stage)| {
-            (helper, self.membership.as_ref().map(|membership| of_helper(membership, stage.layers)))
+            let is_outdated = stage.layers.numbers().any(|layer| self.outdated.get(&layer) == Some(&None));
+            (helper, self.membership.clone().map(|membership| Membership { is_outdated, ..membership }))
         });
         let told = told.collect();
-        self.have_exchanged = self.membership.is_some();
-        let is_own = match self.have_exchanged {
-            true => cut.of_captain().any(|stage| is_outdated(cut.stages[stage].layers)),
-            false => !outdated.is_empty(),
-        };
-        self.own_outdated += u64::from(is_own);
+        self.outdated.values_mut().for_each(|at| *at = at.or(Some(now)));
         told
+    }
+
+    /// The captain exchanges all layers itself: what is outdated of them is for it to copy.
+    fn take_outdated_over(&mut self) {
+        self.own_outdated += u64::from(!self.outdated.is_empty());
+        self.outdated.clear();
+    }
+
+    /// A helper that was told to copy its layers may not have done so.
+    fn forget_told(&mut self) {
+        self.outdated.values_mut().for_each(|told| *told = None);
     }
 }
 
@@ -65,6 +81,10 @@ impl Captain {
     pub(super) fn on_membership_decided(&mut self, epoch: u64, membership: Option<Membership>) {
         if epoch == self.epoch {
             self.members.membership = membership;
+            if !self.members.are_wanted() {
+                // No batch may follow that would say so.
+                self.members.take_outdated_over();
+            }
         }
     }
 
@@ -80,20 +100,21 @@ impl Captain {
     /// A new cut: nobody is a member before it is decided.
     pub(super) fn end_memberships(&mut self) {
         (self.members.membership, self.members.apart_until) = (None, None);
+        self.members.forget_told();
     }
 
     /// Layers begin from a copy that is older than what their helper had.
     pub(super) fn on_outdated(&mut self, layers: LayerRange) {
         if self.members.have_exchanged {
-            self.members.outdated.extend(layers.numbers());
+            self.members.outdated.extend(layers.numbers().map(|layer| (layer, None)));
         }
     }
 
     /// The helpers of the cut, each with what a batch tells it of its membership.
-    pub(super) fn helpers_and_memberships(&mut self, kind: BatchKind) -> Vec<(PeerId, Option<Membership>)> {
+    pub(super) fn helpers_and_memberships(&mut self, now: Time, kind: BatchKind) -> Vec<(PeerId, Option<Membership>)> {
         let Some(cut) = &self.cut else { return Vec::new() };
         match kind {
-            BatchKind::Training => self.members.begin(cut),
+            BatchKind::Training => self.members.begin(now, cut),
             BatchKind::Evaluation => cut.of_helpers().map(|(_, helper, _)| (helper, None)).collect(),
         }
     }
@@ -124,7 +145,7 @@ mod tests {
 
     fn members(outdated: &[u32]) -> Members {
         let membership = Membership { ticket: String::new(), progress: 1.0, is_outdated: false };
-        let outdated = outdated.iter().copied().collect();
+        let outdated = outdated.iter().map(|layer| (*layer, None)).collect();
         Members { membership: Some(membership), outdated, ..Members::default() }
     }
 
@@ -137,19 +158,37 @@ mod tests {
         assert!(!members.is_apart());
     }
 
+    fn told(members: &mut Members, now: Time) -> Vec<Option<bool>> {
+        let told = members.begin(now, &cut());
+        told.into_iter().map(|(_, membership)| membership.map(|membership| membership.is_outdated)).collect()
+    }
+
     #[test]
     fn whoever_has_older_layers_is_told_once() {
-        let told = |members: &mut Members| -> Vec<Option<bool>> {
-            let told = members.begin(&cut());
-            told.into_iter().map(|(_, membership)| membership.map(|membership| membership.is_outdated)).collect()
-        };
         let mut of_helper = members(&[3]);
-        assert_eq!(told(&mut of_helper), [Some(false), Some(true)]);
-        assert_eq!((told(&mut of_helper), of_helper.own_outdated), (vec![Some(false); 2], 0));
+        assert_eq!(told(&mut of_helper, Time::ZERO), [Some(false), Some(true)]);
+        assert_eq!((told(&mut of_helper, Time::ZERO), of_helper.own_outdated), (vec![Some(false); 2], 0));
         let mut own = members(&[4]);
-        assert_eq!((told(&mut own), own.own_outdated), (vec![Some(false); 2], 1), "the captain has them now");
-        assert_eq!((told(&mut own), own.own_outdated), (vec![Some(false); 2], 1));
+        assert_eq!((told(&mut own, Time::ZERO), own.own_outdated), (vec![Some(false); 2], 1), "the captain has them");
+        assert_eq!((told(&mut own, Time::ZERO), own.own_outdated), (vec![Some(false); 2], 1));
         let mut of_all = Members { membership: None, ..members(&[3]) };
-        assert_eq!((told(&mut of_all), of_all.own_outdated), (vec![None; 2], 1), "it exchanges all layers");
+        assert_eq!((told(&mut of_all, Time::ZERO), of_all.own_outdated), (vec![None; 2], 1), "it exchanges all layers");
+    }
+
+    /// A copy takes a while: who has the layers next is told as well.
+    #[test]
+    fn layers_are_outdated_until_there_was_time_to_copy_them() {
+        let mut copying = members(&[3]);
+        told(&mut copying, Time::ZERO);
+        copying.forget_told();
+        copying.on_time(Time::ZERO + OUTDATED_FOR);
+        assert_eq!(told(&mut copying, Time::ZERO), [Some(false), Some(true)], "a new cut before it was done");
+        copying.take_outdated_over();
+        assert_eq!((copying.own_outdated, copying.outdated.len()), (1, 0), "the run ended before it was done");
+        let mut copied = members(&[3]);
+        told(&mut copied, Time::ZERO);
+        copied.on_time(Time::ZERO + OUTDATED_FOR);
+        copied.forget_told();
+        assert_eq!(told(&mut copied, Time::ZERO + OUTDATED_FOR), [Some(false); 2]);
     }
 }
