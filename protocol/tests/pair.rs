@@ -39,6 +39,8 @@ struct Side {
     /// Shifts of the progress of all corrections so far.
     shifts: Vec<f64>,
     failures: Vec<ExchangeFailure>,
+    /// Whether its trainer was told to make the last checkpoint.
+    is_told_to_complete: bool,
 }
 
 /// Side 0 has the smaller peer id.
@@ -49,17 +51,12 @@ struct Pair {
 
 impl Side {
     fn new(key: u8, value: f32, tokens_per_second: f64) -> Side {
-        Side::holding(key, value, tokens_per_second, (1, Holding::ALL), 0)
+        Side::holding(key, value, tokens_per_second, (1, Holding::ALL, 0))
     }
 
     /// It holds this of a model in so many fragments, a block each, in a run of so many steps; 0: without an end.
-    fn holding(
-        key: u8,
-        value: f32,
-        tokens_per_second: f64,
-        (fragments, holding): (u16, Holding),
-        total_steps: u64,
-    ) -> Side {
+    fn holding(key: u8, value: f32, tokens_per_second: f64, of_run: (u16, Holding, u64)) -> Side {
+        let (fragments, holding, total_steps) = of_run;
         let report = TrainingReport { steps: 0, progress: 0.0, tokens_per_second, travel: 10.0, local_progress: 1.0 };
         let mut manifest = RunManifest::default();
         (manifest.gossip.kind, manifest.gossip.fragments) = (GossipKind::Pairs, fragments);
@@ -69,7 +66,17 @@ impl Side {
         let node = Node::new(config, me, Arc::new(layout(PARAMETERS)), key.into(), Time::ZERO);
         let model = (0..PARAMETERS).map(|place| value + place as f32 / 1000.0).collect();
         let end = (total_steps > 0).then_some(total_steps as f64);
-        Side { me, node, model, report, end, flying: VecDeque::new(), shifts: Vec::new(), failures: Vec::new() }
+        Side {
+            me,
+            node,
+            model,
+            report,
+            end,
+            flying: VecDeque::new(),
+            shifts: Vec::new(),
+            failures: Vec::new(),
+            is_told_to_complete: false,
+        }
     }
 
     fn tell(&mut self, now: Time, event: Event) {
@@ -105,6 +112,7 @@ impl Side {
                     self.shifts.push(progress_shift);
                     events.push_back(Event::CorrectionApplied { request, report: self.report });
                 }
+                Effect::Trainer(TrainerOrder::Complete) => self.is_told_to_complete = true,
                 Effect::Network(NetworkOrder::Send { message, .. }) => self.flying.push_back(Flying::Words(message)),
                 Effect::Network(NetworkOrder::StartTransfer { transfer, header, payload, .. }) => {
                     self.flying.push_back(Flying::Bulk(transfer, header, payload));
@@ -173,11 +181,13 @@ impl Pair {
 
     /// Delivers everything, until nothing is on its way.
     fn deliver_all(&mut self) {
-        loop {
-            let next = (0..2).find_map(|side| Some((side, self.first_of_exchange(side)?)));
-            let Some((side, flying)) = next else { return };
-            self.arrive(side, flying);
-        }
+        while self.deliver_next() {}
+    }
+
+    /// Whether something was on its way.
+    fn deliver_next(&mut self) -> bool {
+        let next = (0..2).find_map(|side| Some((side, self.first_of_exchange(side)?)));
+        next.map(|(side, flying)| self.arrive(side, flying)).is_some()
     }
 
     /// Has a side train until its next exchange is due; its proposal is then on its way.

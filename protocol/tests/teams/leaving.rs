@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use murmur_protocol::team::{
-    Captain, CaptainConfig, CaptainEffect, CaptainEvent, Lanes, LayerRange, Offer, Outcome, Packet, StateHeader,
-    StateKind, StepFactors, Stream, TeamMessage, TeamNotice, TeamPhase, WorkKind,
+    Captain, CaptainConfig, CaptainEffect, CaptainEvent, Lanes, LayerRange, Membership, Offer, Outcome, Packet,
+    StateHeader, StateKind, StepFactors, Stream, TeamMessage, TeamNotice, TeamPhase, WorkKind,
 };
 use murmur_protocol::{Payload, PeerId, Time};
 
@@ -19,6 +19,8 @@ struct Team {
     told: Vec<String>,
     /// Of each helper.
     layers: BTreeMap<PeerId, LayerRange>,
+    /// Of the newest cut.
+    epoch: u64,
 }
 
 impl Team {
@@ -28,7 +30,7 @@ impl Team {
         let captain = murmur_protocol::team::Place { memory_bytes: 250, ..config.captain };
         let config = CaptainConfig { captain, copies_after_steps: false, helpers_wanted: 1, ..config };
         let captain = Captain::new(config, Time::ZERO);
-        let mut team = Team { captain, now: Time::ZERO, told: Vec::new(), layers: BTreeMap::new() };
+        let mut team = Team { captain, now: Time::ZERO, told: Vec::new(), layers: BTreeMap::new(), epoch: 0 };
         team.come(1, 4);
         team
     }
@@ -104,10 +106,14 @@ impl Team {
             }
             Packet::Message(TeamMessage::Assign(assign)) => {
                 self.layers.insert(helper, assign.layers);
+                self.epoch = assign.epoch;
                 let ready = TeamMessage::Ready { epoch: assign.epoch };
                 if assign.keeps_state { said(ready) } else { None }
             }
-            Packet::Message(TeamMessage::Begin { epoch, batch, .. }) => {
+            Packet::Message(TeamMessage::Begin { epoch, batch, membership, .. }) => {
+                if membership.is_some_and(|membership| membership.is_outdated) {
+                    self.tell("outdated");
+                }
                 let squares = vec![1.0; self.layers[&helper].len() as usize];
                 said(TeamMessage::Sums { epoch, batch, squares, busy_nanos: 1000 })
             }
@@ -126,6 +132,26 @@ impl Team {
         let before = self.phase_and_steps().1;
         (0..times).for_each(|_| self.hear(CaptainEvent::BatchWanted { lanes: Lanes::one(3) }));
         assert_eq!(self.phase_and_steps().1, before + times);
+    }
+
+    /// A step, for which helpers are members of the swarm, or are not.
+    fn step_with(&mut self, are_members: bool) {
+        self.decide(are_members);
+        self.step(1);
+    }
+
+    fn decide(&mut self, are_members: bool) {
+        let membership = Membership { ticket: "a ticket".to_owned(), progress: 1.0, is_outdated: false };
+        let membership = are_members.then_some(membership);
+        self.hear(CaptainEvent::MembershipDecided { epoch: self.epoch, membership });
+    }
+
+    /// This helper is lost, and another one comes in its place.
+    fn replace(&mut self, lost: usize, new: usize) {
+        self.hear(CaptainEvent::HelperDisconnected { helper: peer(lost) });
+        self.now = self.now + Duration::from_secs(20);
+        self.come(new, 4);
+        assert_eq!(self.phase_and_steps().0, TeamPhase::Ready);
     }
 
     fn phase_and_steps(&self) -> (TeamPhase, u64) {
@@ -214,4 +240,44 @@ fn what_layers_have_lost_is_told_of_parameters_and_of_moments() {
     assert!(team.told().contains(&"(0, 4): 2 and 6 lost".to_owned()));
     let counts = team.captain.status(team.now).counts;
     assert_eq!((counts.revisions_lost, counts.moments_lost), (2, 6));
+}
+
+/// Exchanges change what a member has, and no revision tells of it.
+#[test]
+fn layers_of_a_member_that_move_are_copied_whatever_is_kept_of_them() {
+    for are_members in [false, true] {
+        let mut team = Team::new();
+        team.step_with(are_members);
+        team.hear(CaptainEvent::CopyWanted { kind: StateKind::Training });
+        team.told();
+        team.say(1, TeamMessage::Leaving);
+        let told = team.told();
+        assert_eq!(
+            told.iter().filter(|told| told.starts_with("keep")).count(),
+            4 * usize::from(are_members),
+            "{told:?}"
+        );
+    }
+}
+
+/// Who was told to copy them may be lost before it has, or the run may end.
+#[test]
+fn layers_older_than_what_was_exchanged_stay_outdated_until_there_was_time_to_copy_them() {
+    let mut team = Team::new();
+    team.step_with(true);
+    let told = |team: &mut Team| {
+        team.told();
+        team.step_with(true);
+        team.told().contains(&"outdated".to_owned())
+    };
+    assert!(!told(&mut team), "nothing is lost");
+    team.replace(1, 2);
+    assert_eq!([(); 2].map(|()| told(&mut team)), [true, false], "once");
+    team.hear(CaptainEvent::CopyWanted { kind: StateKind::Parameters });
+    team.replace(2, 3);
+    assert!(told(&mut team), "nothing is lost of what it had, but that may be old");
+    team.decide(false);
+    assert_eq!(team.captain.status(team.now).own_outdated, 1, "the captain exchanges them itself");
+    team.decide(false);
+    assert_eq!(team.captain.status(team.now).own_outdated, 1);
 }
