@@ -4,7 +4,6 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from ._errors import MurmurError, NotRunning
@@ -116,8 +115,9 @@ class Node:
         does, if nobody answers at first.
         """
         has_answered = False
-        begin = datetime.now(timezone.utc)
-        while True:
+        # A node may tell more meanwhile than is taken: what came since is not told.
+        last = None if follow else max((int(node.get("seq", 0)) for node in self._nodes().values()), default=0)
+        while last is None or after < last:
             wait = WAIT if follow and has_answered else 0
             try:
                 text = self._text(f"api/v1/records?after={after}&wait={wait}", TIMEOUT + wait)
@@ -126,13 +126,13 @@ class Node:
                     return
                 raise
             has_answered = True
-            lines = text.splitlines()
+            # Other ends of lines than this one may stand in a text.
+            lines = [line for line in text.split("\n") if line]
             records = [record for record in map(Record.parse, lines) if record is not None]
             if lines and not records:
                 raise self._stranger("it tells no records")
             for record in records:
-                # Told since: a node may tell more meanwhile than is taken.
-                if not follow and record.time > begin:
+                if last is not None and record.seq > last:
                     return
                 after = record.seq
                 yield record
@@ -150,11 +150,8 @@ class Node:
         swarm_tokens_per_second, sent_per_second, received_per_second, processors, memory or disk_free. Points become rarer
         with age; the oldest are of five days ago.
         """
-        nodes = self._object("api/v1/picture").get("nodes")
-        if not isinstance(nodes, dict):
-            raise self._stranger("it has no picture")
         curves: Dict[str, Any] = {}
-        for node in nodes.values():
+        for node in self._nodes().values():
             curves.update(node.get("series", {}))
         if metric not in curves:
             if metric in METRICS:
@@ -168,6 +165,12 @@ class Node:
             if ring:
                 begin = min(begin, ring[0][0] * period)
         return points
+
+    def _nodes(self) -> Dict[str, Any]:
+        nodes = self._object("api/v1/picture").get("nodes")
+        if not isinstance(nodes, dict):
+            raise self._stranger("it has no picture")
+        return nodes
 
     def _object(self, page: str) -> Dict[str, Any]:
         text = self._text(page, TIMEOUT)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import unittest
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -58,13 +59,14 @@ class Case(unittest.TestCase):
         return murmur.local(binary=BINARY, run=self.run_file, directory=self.folder / "swarm", **wishes)
 
     def serve(self, status, text):
-        """The address of a server that answers everything alike."""
+        """The address of a server that answers everything alike, or as a function of what is asked."""
+        answer = text if callable(text) else lambda path: text
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 self.send_response(status)
                 self.end_headers()
-                self.wfile.write(text.encode())
+                self.wfile.write(answer(self.path).encode())
 
             def log_message(self, *_):
                 pass
@@ -188,6 +190,36 @@ class Refusals(Case):
         self.assertEqual((denied.exception.message, denied.exception.hint), ("16 views follow it", "close one"))
         with self.assertRaisesRegex(murmur.MurmurError, "404"):
             murmur.Node(self.serve(404, "")).status()
+
+    def told(self, records):
+        """A node that has told these records, and tells one more each time it is asked for some."""
+        records = list(records)
+
+        def answer(path):
+            if path.startswith("/api/v1/picture"):
+                return json.dumps({"nodes": {"n": {"seq": len(records)}}})
+            records.append(self.line(len(records) + 1))
+            after = int(path.partition("after=")[2].partition("&")[0])
+            return "".join(line + "\n" for line in records[after : after + 2])
+
+        return murmur.Node(self.serve(200, answer))
+
+    def line(self, seq, text=""):
+        """A record of a node whose clock is an hour ahead."""
+        told = datetime.now(timezone.utc) + timedelta(hours=1)
+        fields = {"v": 1, "seq": seq, "t": told.isoformat(), "up": 1.0, "node": "n", "kind": "event", "text": text}
+        return json.dumps(fields, ensure_ascii=False)
+
+    def test_what_was_told_so_far_is_told_whatever_a_clock_is_set_to(self):
+        node = self.told(self.line(seq) for seq in range(1, 6))
+        self.assertEqual([record.seq for record in node.records()], [1, 2, 3, 4, 5])
+        self.assertEqual([record.seq for record in node.records(after=6)], [7, 8])
+        self.assertEqual(list(self.told([]).records()), [])
+
+    def test_a_record_is_a_line_whatever_its_text_holds(self):
+        texts = ["a\u2028b", "c\u2029d", "e\u0085f"]
+        node = self.told(self.line(seq, text) for seq, text in enumerate(texts, 1))
+        self.assertEqual([record.get("text") for record in node.records()], texts)
 
     def test_a_curve_of_hours_has_rarer_points_with_age(self):
         # Buckets of 1, 10 and 300 seconds: number, least, mean, greatest, how many.
