@@ -80,7 +80,7 @@ pub fn plots(report: &RunReport) -> Vec<Plot> {
 
 /// The same of some of its seeds.
 pub(super) fn plots_of(scenario: &str, seeds: &[&SeedReport]) -> Vec<Plot> {
-    let seeds: Vec<&SeedReport> = seeds.iter().copied().filter(|seed| !seed.series.is_empty()).collect();
+    let seeds = ended(seeds.iter().copied());
     let (Some(first), Some(last)) = (seeds.first(), seeds.last()) else { return Vec::new() };
     let which = if seeds.len() == 1 {
         format!("seed {}", first.seed)
@@ -132,8 +132,7 @@ pub fn comparison_plots(runs: &[(String, RunReport)]) -> Vec<Plot> {
     let longest = seeds.map(|seed| seed.faults_end_seconds).fold(0.0, f64::max);
     let plot = |kind: &Kind| {
         let (what, extract) = kind.curves[0];
-        let curve =
-            |(name, report): &(String, RunReport)| over_seeds(name, &report.seeds.iter().collect::<Vec<_>>(), extract);
+        let curve = |(name, report): &(String, RunReport)| over_seeds(name, &ended(&report.seeds), extract);
         let title = format!("{} · {what} · median and range of the seeds", kind.title);
         let curves = runs.iter().map(curve).collect();
         let chart = Chart { half: Some(longest).filter(|end| *end > 0.0), ..chart(kind, title, curves) };
@@ -144,6 +143,11 @@ pub fn comparison_plots(runs: &[(String, RunReport)]) -> Vec<Plot> {
 
 fn chart(kind: &Kind, title: String, curves: Vec<Curve>) -> Chart {
     Chart { title, x_label: X_LABEL.to_owned(), y_label: kind.y_label.to_owned(), curves, ..Chart::default() }
+}
+
+/// Those that came to their end: others have nothing to show, and count for no moment.
+fn ended<'a>(seeds: impl IntoIterator<Item = &'a SeedReport>) -> Vec<&'a SeedReport> {
+    seeds.into_iter().filter(|seed| !seed.series.is_empty()).collect()
 }
 
 fn over_seeds(label: &str, seeds: &[&SeedReport], extract: Extract) -> Curve {
@@ -207,4 +211,20 @@ fn rate(seed: &SeedReport, count: fn(&Point) -> u64) -> Vec<(f64, f64)> {
         (pair[1].seconds, sent / (pair[1].seconds - pair[0].seconds) / pair[1].nodes as f64)
     };
     pairs.map(rate).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_that_did_not_come_to_their_end_take_no_point_from_those_that_did() {
+        let point = |second: u32| Point { seconds: f64::from(second), nodes: 4, loss: 2.0, ..Point::default() };
+        let whole = SeedReport { series: (0..3).map(point).collect(), ..SeedReport::default() };
+        let seeds = vec![SeedReport::default(), whole, SeedReport::default()];
+        let report = RunReport { seeds, ..RunReport::default() };
+        let plots = comparison_plots(&[("a".to_owned(), report)]);
+        let loss = plots.iter().find(|plot| plot.file_name == "loss.svg").expect("a plot");
+        assert!(loss.svg.contains("stroke-linecap=\"round\""), "{}", loss.svg);
+    }
 }
