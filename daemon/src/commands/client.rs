@@ -80,7 +80,8 @@ impl Client {
 
     fn at(address: &str) -> Client {
         // Its token, where it is a daemon of ours.
-        let is_there = |daemon: &RunningDaemon| daemon.status_address.as_deref() == Some(address);
+        let is_there =
+            |daemon: &RunningDaemon| daemon.status_address.as_deref() == Some(address) && !daemon.is_elsewhere();
         let ours = Run::all().iter().flat_map(Run::daemons).find(|(_, daemon)| is_there(daemon));
         let process = ours.as_ref().map(|(directory, daemon)| (directory.clone(), daemon.pid));
         let token = ours.map(|(_, daemon)| daemon.token);
@@ -249,10 +250,10 @@ fn checked(text: &str) -> Result<String, Failure> {
 /// The daemons of a run, or of this machine, that are ready, the one that started last first.
 ///
 /// # Errors
-/// When a run is given that is not there, or of which none is ready.
+/// When a run is given that is not there, of which none is ready, or that has one elsewhere.
 pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)>, Failure> {
     let mut found: Vec<(PathBuf, RunningDaemon)> = match run {
-        None => Run::all().iter().flat_map(Run::daemons).collect(),
+        None => Run::all().iter().flat_map(Run::daemons).filter(|(_, daemon)| !daemon.is_elsewhere()).collect(),
         Some(name) => {
             let run = named(name)?;
             let daemons = run.daemons();
@@ -265,6 +266,12 @@ pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)
                 let message = format!("no daemon runs in {}", run.directory.display());
                 return Err(Failure::new(ExitCode::Network, message)
                     .hint(format!("`murmur list` shows what runs; to start this one: {}", start_line(&run.nodes[0]))));
+            }
+            if let Some((node, _)) = daemons.iter().find(|(_, daemon)| daemon.is_elsewhere()) {
+                let message =
+                    format!("the daemon in {} runs on another machine or in another container", node.display());
+                return Err(Failure::new(ExitCode::Network, message)
+                    .hint("type this there: from here it cannot be asked, nor stopped"));
             }
             daemons
         }
@@ -292,7 +299,7 @@ pub(super) fn named(name: &Path) -> Result<Run, Failure> {
 
 /// A page of a daemon, where it answers soon.
 pub(super) fn ask<Page: DeserializeOwned>(daemon: &RunningDaemon, page: &str) -> Option<Page> {
-    let address = daemon.status_address.clone()?;
+    let address = daemon.status_address.clone().filter(|_| !daemon.is_elsewhere())?;
     Client { address, token: None, process: None, is_guess: false }.get(page).ok()
 }
 

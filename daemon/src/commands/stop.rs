@@ -96,3 +96,42 @@ fn ask_to_leave(folder: &Path, _: &RunningDaemon) -> Result<(), Failure> {
     Err(Failure::new(ExitCode::Failure, format!("the daemon in {} cannot be told to end here", folder.display()))
         .hint("press Ctrl-C in its window"))
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::process::Command;
+
+    use murmur_protocol::RunManifest;
+
+    use super::*;
+    use crate::store::DataDirectory;
+
+    #[test]
+    fn a_daemon_elsewhere_is_not_stopped_by_the_number_of_a_process_here() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let directory = DataDirectory::open(folder.path()).expect("free");
+        directory.claim(&RunManifest::default()).expect("unclaimed");
+        std::fs::write(directory.identity_path(), "").expect("written");
+        let this = RunningDaemon::this(None, String::new());
+        if this.boot_id.is_none() {
+            println!("skipped: the system does not tell which machine this is");
+            return;
+        }
+        let mut child = Command::new("sleep").arg("600").spawn().expect("started");
+        let there = RunningDaemon { pid: child.id(), boot_id: Some("another".to_owned()), ..this };
+        let announcement = there.announcement(folder.path());
+        announcement.write().expect("written");
+        let options = StopOptions { run: Some(folder.path().to_owned()) };
+        // Where it is told to end all the same, that is waited for until the lock is free.
+        let stopping = std::thread::spawn(move || run(&options));
+        while !stopping.is_finished() && child.try_wait().expect("ours").is_none() {
+            std::thread::sleep(PERIOD);
+        }
+        drop(directory);
+        assert!(child.try_wait().expect("ours").is_none(), "a process of the same number was ended");
+        child.kill().expect("ended");
+        child.wait().expect("ours");
+        let refused = stopping.join().expect("no panic").expect_err("refused").to_string();
+        assert!(refused.ends_with("runs on another machine or in another container"), "{refused}");
+    }
+}

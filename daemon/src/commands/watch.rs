@@ -59,7 +59,8 @@ fn running() -> Result<Vec<Source>, Failure> {
 }
 
 fn daemons(daemons: impl Iterator<Item = RunningDaemon>) -> Vec<Source> {
-    daemons.filter_map(|daemon| daemon.status_address).map(Source::Daemon).collect()
+    let here = daemons.filter(|daemon| !daemon.is_elsewhere());
+    here.filter_map(|daemon| daemon.status_address).map(Source::Daemon).collect()
 }
 
 /// What one word means: a file, a folder, an address, or the name of a run.

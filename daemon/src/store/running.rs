@@ -1,7 +1,8 @@
 //! `daemon.json`: which process uses a data directory, where its status page answers, and the token that changes need.
 //!
 //! It is there from when a daemon is ready until it ends in order. One that is killed, or ends with an error, leaves it behind, so
-//! it counts only while the directory's lock is held.
+//! it counts only while the directory's lock is held. The lock of a directory that machines or containers share is held for all of
+//! them, so it says where the process is, too.
 
 use std::fs::File;
 use std::io::ErrorKind::PermissionDenied;
@@ -31,6 +32,12 @@ pub struct RunningDaemon {
     pub started_unix: u64,
     /// Of murmur.
     pub version: String,
+    /// Of its machine, since that was started: no other one has the same. None where the system does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+    /// Within which the number of its process counts: a container has its own. None where the system does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<String>,
 }
 
 /// Keeps `daemon.json` in place, and removes it when it is dropped.
@@ -49,7 +56,16 @@ impl RunningDaemon {
             token,
             started_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            boot_id: boot_id(),
+            pid_namespace: pid_namespace(),
         }
+    }
+
+    /// Whether it runs on another machine or in another container: the process of its number, and what answers at its address, are
+    /// then others here.
+    pub fn is_elsewhere(&self) -> bool {
+        let differ = |its: &Option<String>, own: Option<String>| its.is_some() && own.is_some() && *its != own;
+        differ(&self.boot_id, boot_id()) || differ(&self.pid_namespace, pid_namespace())
     }
 
     /// A token that nobody can guess: 64 hexadecimal digits.
@@ -88,6 +104,14 @@ impl RunningDaemon {
     fn read(root: &Path) -> Option<RunningDaemon> {
         serde_json::from_slice(&std::fs::read(root.join(FILE)).ok()?).ok()
     }
+}
+
+fn boot_id() -> Option<String> {
+    Some(std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned())
+}
+
+fn pid_namespace() -> Option<String> {
+    Some(std::fs::read_link("/proc/self/ns/pid").ok()?.to_str()?.to_owned())
 }
 
 impl Announcement {
@@ -143,6 +167,24 @@ mod tests {
         announcement.write().expect("written");
         announcement.leave();
         assert!(daemon.was_cut_off(folder.path()), "ended with an error");
+    }
+
+    #[test]
+    fn a_daemon_is_elsewhere_where_its_machine_or_its_container_is_known_to_be_another() {
+        let own = RunningDaemon::this(None, String::new());
+        let of = |boot_id: Option<&str>, pid_namespace: Option<&str>| RunningDaemon {
+            boot_id: boot_id.map(str::to_owned),
+            pid_namespace: pid_namespace.map(str::to_owned),
+            ..own.clone()
+        };
+        assert!(!own.is_elsewhere() && !of(None, None).is_elsewhere(), "a daemon of before says nothing of it");
+        assert_eq!(of(Some("another"), None).is_elsewhere(), own.boot_id.is_some());
+        assert_eq!(of(own.boot_id.as_deref(), Some("pid:[7]")).is_elsewhere(), own.pid_namespace.is_some());
+        let before: RunningDaemon = serde_json::from_value(serde_json::json!({
+            "pid": 7, "status_address": null, "token": "", "started_unix": 7, "version": "0.1.0",
+        }))
+        .expect("a file of before");
+        assert!(!before.is_elsewhere());
     }
 
     #[cfg(unix)]
