@@ -20,7 +20,7 @@ const DECAY_SHARE: f64 = 1.0 / 6.0;
 /// How often it is looked whether the decay has to begin.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Looks between two writings of the count.
+/// Looks between two writings of the count, or of the time that is left.
 const LOOKS_PER_WRITING: u32 = 10;
 
 /// A length as it is asked for.
@@ -48,9 +48,9 @@ impl AskedLength {
 /// # Errors
 /// When it cannot be read.
 pub(super) fn length(asked: Option<AskedLength>, root: &Path) -> Result<Option<Length>, Failure> {
-    let known = Length::known(root)?;
-    let Some(asked) = asked else { return Ok(known) };
     let now = unix_seconds();
+    let known = Length::known(root, now)?;
+    let Some(asked) = asked else { return Ok(known) };
     let goes_on = match (asked, known) {
         (AskedLength::Hours(asked), Some(Length::Hours { hours, .. })) => asked == hours,
         (AskedLength::Tokens(asked), Some(Length::Tokens { tokens, .. })) => asked == tokens,
@@ -88,12 +88,7 @@ pub(super) async fn finish_after(
     reports: watch::Receiver<NodeReport>,
     finisher: Finisher,
 ) {
-    let keep = |length: Length| {
-        if let Err(error) = length.keep(&root) {
-            note(&format!("warning: a restart will not know the length of the run: {error}"));
-        }
-    };
-    keep(length);
+    keep(length, &root).await;
     let (mut looked, mut trained, mut clock) = (Instant::now(), 0, WallClock::new());
     for look in 1.. {
         sleep(PERIOD).await;
@@ -103,17 +98,17 @@ pub(super) async fn finish_after(
         }
         if let Some(set) = clock.look().and_then(|jump| after_jump(length, jump)) {
             length = set;
-            keep(length);
+            keep(length, &root).await;
         }
         if let Length::Tokens { counted, .. } = &mut length {
             let own = report.times.tokens_trained.saturating_sub(trained);
             let told = report.swarm_tokens_per_second - report.tokens_per_second;
             *counted += own as f64 + told.max(0.0) * looked.elapsed().as_secs_f64();
-            if look % LOOKS_PER_WRITING == 0 {
-                keep(length);
-            }
         }
         (looked, trained) = (Instant::now(), report.times.tokens_trained);
+        if look % LOOKS_PER_WRITING == 0 {
+            keep(length, &root).await;
+        }
         let Some(left) = left_for_decay(length, unix_seconds()) else { continue };
         let ordered = match length {
             Length::Hours { .. } => finisher.finish(FinishWish { seconds: Some(left) }).await,
@@ -138,6 +133,15 @@ pub(super) async fn finish_after(
     }
 }
 
+/// Writes it off the runtime's threads: a disk may hang.
+async fn keep(length: Length, root: &Path) {
+    let root = root.to_owned();
+    let written = tokio::task::spawn_blocking(move || length.keep(&root, unix_seconds())).await;
+    if let Ok(Err(error)) = written {
+        note(&format!("warning: a restart will not know the length of the run: {error}"));
+    }
+}
+
 /// What is left of a length, in seconds or tokens, where the decay has to begin now.
 fn left_for_decay(length: Length, now: f64) -> Option<f64> {
     let (left, all) = match length {
@@ -154,7 +158,7 @@ fn own_steps(tokens: f64, report: &NodeReport) -> Option<f64> {
     Some(tokens / tokens_per_step * own_share).filter(|steps| steps.is_finite())
 }
 
-fn unix_seconds() -> f64 {
+pub(super) fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
@@ -194,7 +198,7 @@ mod tests {
         let length = |asked| length(asked, folder.path()).expect("sound");
         assert_eq!(length(None), None);
         let before = Length::Tokens { tokens: 1e9, counted: 2.5e8 };
-        before.keep(folder.path()).expect("written");
+        before.keep(folder.path(), unix_seconds()).expect("written");
         assert_eq!(length(None), Some(before));
         let asked = length(Some(AskedLength::Hours(2.0)));
         assert!(matches!(asked, Some(Length::Hours { hours: 2.0, until }) if until > unix_seconds()), "{asked:?}");
@@ -204,7 +208,7 @@ mod tests {
     fn the_same_command_typed_again_makes_no_run_longer() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let kept = |kept: Length, asked| {
-            kept.keep(folder.path()).expect("written");
+            kept.keep(folder.path(), unix_seconds()).expect("written");
             length(Some(asked), folder.path()).expect("sound") == Some(kept)
         };
         let hours = |hours, left| Length::Hours { hours, until: unix_seconds() + left };

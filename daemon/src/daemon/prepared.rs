@@ -12,6 +12,7 @@ use murmur_training::{Corpus, Engine, PretrainedBase, TrainingOptions, clear_pre
 
 use super::Plan;
 use super::configured::start;
+use super::length::unix_seconds;
 use crate::console::figures::counted;
 use crate::console::{Console, FinishedRun, note, quoted};
 use crate::doctor::own_speed;
@@ -62,7 +63,7 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     let training = &plan.settings.training;
     // Before anything is computed.
     let end = known_end(plan.directory.root(), &plan.manifest)?;
-    Length::known(plan.directory.root())?;
+    Length::known(plan.directory.root(), unix_seconds())?;
     let (devices, arranged) = match fitted {
         Some(Fitted { devices, arranged }) => (devices, Some(arranged)),
         None => (Devices::open(training)?, None),
