@@ -311,7 +311,7 @@ impl Running {
         // Its last count is on the disk before this one.
         drop(self.resting.end);
         let _ = self.resting.task.await;
-        Rest::keep(&settings.limits, &directory.traffic_path(), &reporter.rest.borrow());
+        Rest::keep(&directory.traffic_path(), &reporter.rest.borrow());
         directory.remember_peers(&stopped.status.known);
         let next = || next_commands(directory.root(), &manifest, &given(&settings, &again));
         let checkpoints = directory.checkpoints_path();

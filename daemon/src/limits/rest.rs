@@ -144,6 +144,8 @@ pub(crate) struct Rest {
 pub(crate) struct RestView {
     /// Why the node rests, where it does.
     pub(crate) reason: Option<String>,
+    /// The day that it was then, in days since 1970.
+    day: i32,
     /// Bytes of the day, both ways.
     pub(crate) bytes_today: u64,
 }
@@ -160,7 +162,8 @@ impl Rest {
         self.count = std::mem::take(&mut self.count).on(day_of(&now));
         self.count.bytes += sum(traffic).saturating_sub(sum(self.seen));
         self.seen = traffic;
-        RestView { reason: self.rules.reason(&now, self.count.bytes), bytes_today: self.count.bytes }
+        let DayCount { day, bytes, .. } = self.count;
+        RestView { reason: self.rules.reason(&now, bytes), day, bytes_today: bytes }
     }
 
     /// Whether the count is to be written, where this one was so long ago.
@@ -227,10 +230,9 @@ impl Rest {
         }
     }
 
-    /// Writes the count at the end: `bytes_today` as last looked at.
-    pub(crate) fn keep(limits: &LimitsSettings, path: &Path, view: &RestView) {
-        let day = day_of(&Rules::new(limits).clock(SystemTime::now()));
-        Rest::write(path, &DayCount { bytes: view.bytes_today, ..DayCount::read(path).on(day) });
+    /// Writes the count at the end: `bytes_today` as last looked at, of the day that it was then.
+    pub(crate) fn keep(path: &Path, view: &RestView) {
+        Rest::write(path, &DayCount { bytes: view.bytes_today, ..DayCount::read(path).on(view.day) });
     }
 }
 
@@ -343,15 +345,26 @@ mod tests {
         let looked = again.look(at(10, 1), traffic(200_000, 200_000));
         assert_eq!(looked.reason.as_deref(), Some("daily budget used up until 00:00 UTC"));
         let looked = again.look(at(24, 0), traffic(200_000, 200_010));
-        assert_eq!(looked, RestView { reason: None, bytes_today: 10 });
+        assert_eq!((looked.reason, looked.bytes_today), (None, 10));
         // A clock that is set right again: the day has what it had.
         let mut day = |hours| again.look(at(hours, 0), traffic(200_000, 200_010)).bytes_today;
         assert_eq!([day(2000), day(48), day(11), day(24), day(25)], [0, 0, 1_000_000, 10, 10]);
-        Rest::keep(&limits, &path, &RestView { reason: None, bytes_today: 7 });
-        let kept = DayCount::read(&path);
-        assert_eq!((kept.bytes, kept.others[0].1), (7, 600_000), "what was written last");
         std::fs::write(&path, b"{").expect("written");
         assert_eq!(Rest::new(&limits, path).count, DayCount::default(), "a damaged count is forgotten");
+    }
+
+    #[test]
+    fn who_leaves_just_after_midnight_has_used_nothing_of_the_new_day() {
+        let limits = LimitsSettings { daily_gigabytes: 0.001, ..utc() };
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("traffic.json");
+        let mut rest = Rest::new(&limits, path.clone());
+        rest.look(at(9, 0), traffic(600_000, 0));
+        rest.write_count();
+        let last = rest.look(at(23, 59), traffic(999_000, 0));
+        Rest::keep(&path, &last);
+        let again = |hours| Rest::new(&limits, path.clone()).look(at(hours, 0), traffic(0, 0)).bytes_today;
+        assert_eq!([again(23), again(24), again(23)], [999_000, 0, 999_000]);
     }
 
     #[test]
