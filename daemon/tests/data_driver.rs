@@ -299,6 +299,33 @@ async fn a_node_fetches_its_part_and_more_when_members_leave() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_had_arrived_of_shards_that_fall_to_others_is_removed() {
+    let folder = folder();
+    let (manifest, sharding, corpus) = run_of(64, 1024);
+    let shards = cut(&sharding, &corpus);
+    let store = ShardStore::open(folder.path().join("shards")).expect("writable");
+    for (index, hash) in sharding.hashes().iter().enumerate() {
+        let mut part = store.begin(*hash, sharding.length(index), false).expect("writable");
+        part.write(&shards[&index].bytes()[..100]).expect("writable");
+    }
+    let source = Member::source(&manifest, shards).await;
+    let mut joiner = Joiner::start(&manifest, folder.path(), &[]).await;
+    let me = joiner.member.network.peer_id();
+    let others: Vec<PeerId> = (1..=20).map(|number| PeerId::from_public_key([number; 32])).collect();
+    let connected = joiner.member.dial(&[&source]).await;
+    joiner.member.pictures.send_replace(knowing(picture(me, &connected), &others));
+    let its_part = |view: &DataReport| view.suffices && view.shards_assigned_held == view.shards_assigned;
+    let view = joiner.wait_for("its part", its_part).await;
+    assert!(view.shards_held < 40, "{view:?}");
+    let parts = || std::fs::read_dir(store.folder()).expect("there").count() - joiner.view.borrow().shards_held;
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while parts() > 0 {
+        assert!(tokio::time::Instant::now() < deadline, "{} parts stay that nobody will go on with", parts());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_an_earlier_life_left_is_gone_on_with_or_thrown_away() {
     let (manifest, sharding, corpus) = run(1 << 20);
     let (shards, half) = (cut(&sharding, &corpus), 1 << 19);

@@ -8,14 +8,14 @@
 mod fetch;
 mod peers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use murmur_network::{HeldShards, Network, ShardError, Shelf};
 use murmur_protocol::bounds::SHARD_REPLICAS;
-use murmur_protocol::shards::{ShardSet, Sharding, assignment, next_fetch, own_order};
+use murmur_protocol::shards::{ShardHash, ShardSet, Sharding, assignment, next_fetch, own_order};
 use murmur_protocol::{Payload, PeerId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -79,6 +79,10 @@ pub struct DataDriver {
     members: Vec<PeerId>,
     peers: Peers,
     under_way: BTreeMap<usize, PeerId>,
+    /// Whether a part of a shard may lie on the disk that falls to others by now.
+    has_leftovers: bool,
+    /// Whether such parts are being removed; no shard is begun meanwhile.
+    is_giving_up: bool,
     tasks: JoinSet<TaskEnd>,
     disk_rests_until: Instant,
     /// Where the disk fails next.
@@ -110,6 +114,7 @@ impl ShelfParts {
 enum TaskEnd {
     Asked(PeerId, Result<ShardSet, ShardError>),
     Fetched(Fetched),
+    GivenUp,
 }
 
 impl DataDriver {
@@ -138,6 +143,8 @@ impl DataDriver {
             members: Vec::new(),
             peers: Peers::default(),
             under_way: BTreeMap::new(),
+            has_leftovers: false,
+            is_giving_up: false,
             tasks: JoinSet::new(),
             disk_rests_until: Instant::now(),
             disk_pause: DISK_PAUSE,
@@ -165,6 +172,7 @@ impl DataDriver {
                 Some(ended) = self.tasks.join_next() => self.on_ended(ended),
                 _ = looks.tick() => {}
             }
+            self.give_up();
             if !self.is_resting {
                 self.ask_around();
                 self.fetch_more();
@@ -205,7 +213,28 @@ impl DataDriver {
     /// What every node needs, and what falls to this one.
     fn assign(&mut self) {
         let own = assignment(self.me, &self.members, self.sharding.hashes(), SHARD_REPLICAS);
-        self.assigned = own.union(self.sharding.held_out());
+        let assigned = own.union(self.sharding.held_out());
+        self.has_leftovers |= !assigned.contains_all(self.assigned);
+        self.assigned = assigned;
+    }
+
+    /// Removes what has arrived of shards that fall to others by now. Not before training can begin: until then any shard will do.
+    fn give_up(&mut self) {
+        if !self.has_leftovers || self.is_giving_up || !self.sharding.suffices(self.held_set()) {
+            return;
+        }
+        (self.has_leftovers, self.is_giving_up) = (false, true);
+        let hashes = self.sharding.hashes();
+        let wanted = self.under_way.keys().copied().chain(self.assigned.iter());
+        let wanted: BTreeSet<ShardHash> = wanted.map(|index| hashes[index]).collect();
+        let given_up: Vec<usize> = (0..hashes.len()).filter(|index| !wanted.contains(&hashes[*index])).collect();
+        given_up.iter().for_each(|index| self.peers.forget_partial(*index));
+        let (store, given_up) =
+            (self.store.clone(), given_up.into_iter().map(|index| hashes[index]).collect::<Vec<_>>());
+        self.tasks.spawn(async move {
+            let _ = tokio::task::spawn_blocking(move || store.give_up(&given_up)).await;
+            TaskEnd::GivenUp
+        });
     }
 
     /// The shards with the same bytes, this one among them: a text that repeats itself has such.
@@ -227,7 +256,7 @@ impl DataDriver {
     }
 
     fn fetch_more(&mut self) {
-        if Instant::now() < self.disk_rests_until {
+        if Instant::now() < self.disk_rests_until || self.is_giving_up {
             return;
         }
         while self.under_way.len() < FETCHES_MAX {
@@ -259,6 +288,7 @@ impl DataDriver {
     fn on_ended(&mut self, ended: Result<TaskEnd, JoinError>) {
         match ended {
             Ok(TaskEnd::Asked(peer, answer)) => self.peers.on_answer(peer, answer),
+            Ok(TaskEnd::GivenUp) => self.is_giving_up = false,
             Ok(TaskEnd::Fetched(fetched)) => {
                 self.under_way.remove(&fetched.index);
                 self.on_fetched(fetched);

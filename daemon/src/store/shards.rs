@@ -4,7 +4,7 @@
 //! not at all. The same is asked again when it is loaded: what has changed on disk meanwhile is put out and fetched anew.
 //! Shards are mapped, so that a node may hold more of them than it has memory.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -113,6 +113,13 @@ impl ShardStore {
         Ok(PartialShard { store: self.clone(), hash, file, bytes })
     }
 
+    /// Removes what has arrived of these.
+    pub fn give_up(&self, hashes: &[ShardHash]) {
+        for hash in hashes {
+            let _ = std::fs::remove_file(self.partial_path(hash));
+        }
+    }
+
     fn path(&self, hash: &ShardHash) -> PathBuf {
         self.folder.join(hash.to_string())
     }
@@ -133,8 +140,16 @@ impl PartialShard {
     /// # Errors
     /// When there is none. A file that holds nothing goes then.
     pub fn take_room(self, length: u64) -> io::Result<PartialShard> {
-        let needed = length.saturating_sub(self.bytes) + self.store.kept_free;
-        let has_room = free_bytes(&self.store.folder).is_none_or(|free| free >= needed);
+        let free = free_bytes(&self.store.folder);
+        self.take_room_of(free, length)
+    }
+
+    /// The same where so many bytes of the disk are free, where they are known.
+    fn take_room_of(self, free: Option<u64>, length: u64) -> io::Result<PartialShard> {
+        // An earlier try that broke off may have taken it already.
+        let taken = self.file.metadata().map_or(0, |metadata| taken_by(&metadata)).max(self.bytes);
+        let needed = length.saturating_sub(taken) + self.store.kept_free;
+        let has_room = free.is_none_or(|free| free >= needed);
         let taken = if has_room { allocate(&self.file, length) } else { Err(rustix::io::Errno::NOSPC.into()) };
         match taken {
             Ok(()) => Ok(self),
@@ -186,6 +201,18 @@ impl PartialShard {
     }
 }
 
+/// Bytes of the disk that a file has, which may be more than it holds.
+#[cfg(unix)]
+fn taken_by(metadata: &Metadata) -> u64 {
+    // In blocks of 512 bytes, whatever those of the file system are.
+    512 * std::os::unix::fs::MetadataExt::blocks(metadata)
+}
+
+#[cfg(not(unix))]
+fn taken_by(metadata: &Metadata) -> u64 {
+    metadata.len()
+}
+
 /// Takes the blocks of a file that is to have so many bytes, which it does not have yet. Where the file system cannot, nothing is
 /// taken.
 #[cfg(target_os = "linux")]
@@ -230,6 +257,26 @@ mod tests {
         assert_eq!(partial.bytes(), 3, "what has come stays");
         partial.write(b"rd").expect("room");
         assert!(partial.complete().expect("written").is_some());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn room_that_was_taken_before_a_break_is_not_asked_for_again() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (store, length) = (store(&folder), 1 << 20);
+        let begin = || store.begin(ShardHash::of(b"shard"), length, false).expect("writable");
+        let mut partial = begin().take_room_of(Some(length), length).expect("a megabyte");
+        partial.write(b"sha").expect("room");
+        if taken_by(&partial.file.metadata().expect("there")) < length {
+            println!("skipped: this file system takes no room for what comes later");
+            return;
+        }
+        drop(partial);
+        assert_eq!(begin().take_room_of(Some(0), length).expect("it has its room").bytes(), 3);
+        let full = store.clone().keeping_free(1);
+        let refused =
+            full.begin(ShardHash::of(b"shard"), length, false).expect("writable").take_room_of(Some(0), length);
+        assert_eq!(refused.expect_err("checkpoints go before").kind(), io::ErrorKind::StorageFull);
     }
 
     #[test]
