@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use murmur_network::Admission;
 use murmur_protocol::PeerId;
@@ -77,6 +78,8 @@ pub struct Blocker {
     by_settings: BTreeSet<PeerId>,
     admission: watch::Sender<Admission>,
     reports: watch::Receiver<NodeReport>,
+    /// Held by a change. The lock of `admission` is not, since the network looks there at every connection: a disk may hang.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Blocker {
@@ -87,25 +90,36 @@ impl Blocker {
         admission: watch::Sender<Admission>,
         reports: watch::Receiver<NodeReport>,
     ) -> Blocker {
-        Blocker { root: root.to_owned(), by_settings: settings.admission().block, admission, reports }
+        let by_settings = settings.admission().block;
+        Blocker { root: root.to_owned(), by_settings, admission, reports, turn: Arc::default() }
     }
 
-    /// Carries out a wish, keeps the list, and says who is shut out then.
+    /// Carries out a wish, keeps the list, and says who is shut out then. It waits for the disk.
     ///
     /// # Errors
     /// Why nothing has changed.
     pub fn change(&self, wish: &BlockWish) -> Result<Blocked, NotBlocked> {
-        let report = self.reports.borrow().clone();
-        let mut result = Ok(());
-        // One change at a time, on disk as well.
-        self.admission.send_if_modified(|admission| {
-            result = self.changed(wish, &admission.block, &report).map(|block| admission.block = block);
-            result.is_ok()
-        });
-        result.map(|()| self.blocked())
+        self.change_and(wish, |blocked| keep_blocked(&self.root, blocked))
     }
 
-    /// The list with a wish carried out, as it is on disk now.
+    /// The same; `keep` keeps those who are blocked beside the settings.
+    fn change_and(
+        &self,
+        wish: &BlockWish,
+        keep: impl FnOnce(&BTreeSet<PeerId>) -> std::io::Result<()>,
+    ) -> Result<Blocked, NotBlocked> {
+        // One change at a time, on disk as well.
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, report) = (self.admission.borrow().block.clone(), self.reports.borrow().clone());
+        let block = self.changed(wish, &before, &report)?;
+        if block != before {
+            keep(&(&block - &self.by_settings))?;
+        }
+        self.admission.send_modify(|admission| admission.block = block);
+        Ok(self.blocked())
+    }
+
+    /// The list with a wish carried out.
     fn changed(
         &self,
         wish: &BlockWish,
@@ -128,9 +142,6 @@ impl Blocker {
             if !new.remove(&peer) {
                 return Err(NotBlocked::LetIn(peer));
             }
-        }
-        if new != *blocked {
-            keep_blocked(&self.root, &(&new - &self.by_settings))?;
         }
         Ok(new)
     }
@@ -158,6 +169,9 @@ fn named(text: &str, blocked: &BTreeSet<PeerId>, report: &NodeReport) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
     use super::*;
     use crate::observe::report::MemberReport;
 
@@ -194,5 +208,23 @@ mod tests {
             assert!(matches!(refused(wish(&[unknown.to_owned()], &[])), NotBlocked::Unknown(_)), "{unknown}");
         }
         assert_eq!(known_blocked(folder.path()), [peer(2)].into(), "nothing has changed");
+    }
+
+    #[test]
+    fn a_disk_that_hangs_keeps_the_network_from_no_look_at_who_is_let_in() {
+        let (admission, view) = watch::channel(Admission::default());
+        let reports = watch::channel(NodeReport::default()).1;
+        let blocker = Blocker::new("nowhere".as_ref(), &NetworkSettings::default(), admission, reports);
+        let (looked, has_looked) = mpsc::channel();
+        let changed = blocker.change_and(&wish(&[peer(1).to_string()], &[]), |kept| {
+            assert_eq!(*kept, [peer(1)].into());
+            let view = view.clone();
+            std::thread::spawn(move || looked.send(view.borrow().block.len()));
+            let seen = has_looked.recv_timeout(Duration::from_secs(20)).map_err(std::io::Error::other)?;
+            assert_eq!(seen, 0, "nobody is shut out before it is kept");
+            Ok(())
+        });
+        changed.expect("the network looks while the disk hangs");
+        assert_eq!(view.borrow().block, [peer(1)].into());
     }
 }

@@ -197,7 +197,8 @@ async fn finish(State(pages): State<Pages>, Json(wish): Json<FinishWish>) -> Res
 }
 
 async fn block(State(pages): State<Pages>, Json(wish): Json<BlockWish>) -> Response {
-    match pages.blocker.change(&wish) {
+    let changed = tokio::task::spawn_blocking(move || pages.blocker.change(&wish)).await;
+    match changed.unwrap_or_else(|error| Err(std::io::Error::other(error).into())) {
         Ok(blocked) => Json(blocked).into_response(),
         Err(reason) => refuse(StatusCode::CONFLICT, &reason.to_string(), reason.remedy()),
     }
