@@ -12,7 +12,7 @@
 //! data.json           the files that the node trains on
 //! traffic.json        bytes of the day
 //! privacy.json        what private training has told of the records; see the privacy module
-//! daemon.json         the daemon that runs, and the token to change it; see the running module
+//! daemon.json         the daemon that runs and where, and the token to change it; see the running module
 //! lent                in a helper's directory, which no daemon may take
 //! lock                held by the daemon that uses the directory
 //! ```
@@ -38,7 +38,7 @@ pub const SECRET_FILE: &str = "membership.secret";
 pub(super) const CLOSED_FILE: &str = "closed";
 
 /// Where a helper says that a folder is its own.
-const LENT_FILE: &str = "lent";
+pub(super) const LENT_FILE: &str = "lent";
 
 /// Peers remembered over a restart: a few suffice to find the rest.
 const PEERS_REMEMBERED_MAX: usize = 64;

@@ -5,7 +5,7 @@ use std::fs::{self, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::directory::CLOSED_FILE;
+use super::directory::{CLOSED_FILE, LENT_FILE};
 use super::runs::sub_folders;
 use super::series::{self, Series};
 use super::{DataDirectory, LOCAL, Lock, Run, is_left_of, trained_on, writer};
@@ -13,7 +13,7 @@ use crate::observe::{journal, traffic};
 use crate::tracking::mlflow;
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 25] = [
+const OURS: [&str; 26] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
@@ -37,6 +37,7 @@ const OURS: [&str; 25] = [
     series::COMPARISON_FILE,
     "membership.secret",
     CLOSED_FILE,
+    LENT_FILE,
     "identity.key",
     "lock",
 ];
@@ -162,7 +163,12 @@ fn remove_known(folder: &Path, removed: &mut Removed) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use murmur_protocol::{Ending, FinishOrder, RunManifest, Secret};
+
     use super::*;
+    use crate::store::{Length, RunningDaemon, ShardStore, keep_blocked, keep_finish, other_than_before};
 
     fn begin_node(folder: &Path) {
         fs::create_dir_all(folder.join("checkpoints")).expect("created");
@@ -189,11 +195,41 @@ mod tests {
         assert_eq!(names, ["notes.txt"]);
     }
 
+    /// By those who write it, so that what gets another name, or is new here, is not forgotten above.
+    #[test]
+    fn all_that_a_node_keeps_goes_with_its_run() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let node = folder.path().join("node");
+        let directory = DataDirectory::open(&node).expect("free");
+        directory.claim(&RunManifest::default()).expect("unclaimed");
+        directory.keep_secret(&Secret::from_bytes([7; 32])).expect("written");
+        directory.mark_closed().and_then(|()| directory.mark_lent()).expect("written");
+        directory.remember_peers(&[]);
+        fs::write(directory.traffic_path(), "1234").expect("written");
+        fs::write(directory.identity_path(), "1234").expect("written");
+        fs::create_dir_all(directory.prepared_path()).expect("made");
+        ShardStore::open(node.join("shards")).expect("made");
+        keep_blocked(&node, &BTreeSet::new()).expect("written");
+        let ending = Ending { from: 1.0, until: 2.0 };
+        keep_finish(&node, &FinishOrder { serial: 1, ending, signature: [7; 64] }).expect("written");
+        Length::Hours { hours: 1.0, until: 2e9 }.keep(&node, 1e9).expect("written");
+        assert_eq!(other_than_before(&node, &[node.join("book.txt")]), None);
+        let announcement = RunningDaemon::this(None, String::new()).announcement(&node);
+        announcement.write().expect("written");
+        announcement.leave();
+        Series { name: "101-77".to_owned(), alone: true }.mark(&node).expect("written");
+        drop(directory);
+        assert!(fs::read_dir(&node).expect("there").count() > 15);
+        assert_eq!(remove(&Run::open(&node).expect("a run")).expect("removed").left, 0);
+        assert!(!node.exists());
+    }
+
     #[test]
     fn helpers_of_a_local_team_go_with_their_swarm() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let swarm = folder.path().join("swarm");
         begin_node(&swarm.join("node-0"));
+        DataDirectory::open(&swarm.join("helper-0")).and_then(|helper| Ok(helper.mark_lent()?)).expect("written");
         fs::create_dir_all(swarm.join("helper-0/log.old")).expect("created");
         for file in ["identity.key", "membership.secret", "lock", "log.old/daemon.log"] {
             fs::write(swarm.join("helper-0").join(file), "1234").expect("written");
