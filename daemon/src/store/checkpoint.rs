@@ -94,15 +94,19 @@ impl Checkpoint {
     /// Removes what a crash in the middle of a write has left. A replaced checkpoint whose successor was not yet in
     /// place comes back.
     pub(crate) fn clear_interrupted(folder: &Path) {
-        for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let is_left = |path: &PathBuf| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(".step-"))
+        };
+        for path in entries.filter(is_left) {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if let Some(replaced) = name.strip_prefix('.').and_then(|name| name.strip_suffix(".old"))
-                && !folder.join(replaced).exists()
-            {
-                let _ = std::fs::rename(&path, folder.join(replaced));
-            } else if name.starts_with(".step-") {
-                let _ = std::fs::remove_dir_all(&path);
-            }
+            let replaced = name.strip_suffix(".old").and_then(|name| name.get(1..)?.split('.').next());
+            // One that could not be deleted altogether has no index any more.
+            let replaced = replaced.filter(|_| path.join(INDEX_FILE).exists()).map(|name| folder.join(name));
+            let _ = match replaced.filter(|replaced| !replaced.exists()) {
+                Some(replaced) => std::fs::rename(&path, replaced),
+                None => std::fs::remove_dir_all(&path),
+            };
         }
     }
 

@@ -168,7 +168,7 @@ impl<'a> Writing<'a> {
         let name = name(&self.head);
         let target = self.folder.join(&name);
         // A second checkpoint of the same step replaces the first, which goes only once the new one is in place.
-        let replaced = self.folder.join(format!(".{name}.old"));
+        let replaced = name_of_replaced(self.folder, &name);
         let _ = std::fs::rename(&target, &replaced);
         std::fs::rename(&self.temporary, &target).map_err(io(&target))?;
         self.is_finished = true;
@@ -222,6 +222,15 @@ fn make_room(folder: &Path, target: &Path, free: impl Fn() -> Option<u64>) {
             note("hint: make room there; until then the oldest goes before each new one");
         }
     }
+}
+
+/// Where a checkpoint of this name goes that is replaced. What was replaced before may be there still: a file that somebody reads
+/// stays on the disk of another machine, or its folder may not be written any more.
+fn name_of_replaced(folder: &Path, name: &str) -> PathBuf {
+    let others = (2_u64..).map(|number| format!(".{name}.{number}.old"));
+    let mut paths = std::iter::once(format!(".{name}.old")).chain(others).map(|name| folder.join(name));
+    let is_free = |path: &PathBuf| std::fs::remove_dir_all(path).is_ok() || path.symlink_metadata().is_err();
+    paths.find(is_free).expect("no folder has so many")
 }
 
 /// The name of its folder.
@@ -365,6 +374,40 @@ mod tests {
         std::fs::write(paths[1].join(MODEL_FILE), model).expect("written");
         assert_eq!(make_room(tenths(26)), [false, true]);
         assert_eq!(make_room(tenths(13)), [false, true], "it is the last");
+    }
+
+    /// A file in place of its folder, which is not deleted as one, stands for a folder that cannot be.
+    #[test]
+    fn a_checkpoint_is_written_again_although_what_it_replaced_before_cannot_be_deleted() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let stuck = [".step-000000000007.old", ".step-000000000007.2.old"].map(|name| folder.path().join(name));
+        std::fs::write(&stuck[0], "in the way").expect("written");
+        let first = write(folder.path(), 7);
+        assert_eq!(write(folder.path(), 7), first, "the same place");
+        std::fs::write(&stuck[1], "in the way").expect("written");
+        write(folder.path(), 7);
+        assert!(Checkpoint::is_intact(&first) && stuck.iter().all(|path| path.is_file()));
+        assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 3, "nothing else is left");
+    }
+
+    #[test]
+    fn a_replaced_checkpoint_comes_back_from_under_whatever_name_where_its_successor_did_not_come() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let first = write(folder.path(), 7);
+        let old = [".step-000000000007.old", ".step-000000000007.2.old"].map(|name| folder.path().join(name));
+        for (whole, rest) in [(&old[0], &old[1]), (&old[1], &old[0])] {
+            std::fs::rename(&first, whole).expect("renamed");
+            std::fs::create_dir(rest).expect("made");
+            std::fs::write(rest.join(".nfs0001"), "what could not be deleted").expect("written");
+            Checkpoint::clear_interrupted(folder.path());
+            assert!(Checkpoint::is_intact(&first));
+            assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 1);
+        }
+        // A damaged one is told of when it is read.
+        std::fs::remove_file(first.join(MODEL_FILE)).expect("there");
+        std::fs::rename(&first, &old[1]).expect("renamed");
+        Checkpoint::clear_interrupted(folder.path());
+        assert!(first.join(INDEX_FILE).exists());
     }
 
     #[test]
