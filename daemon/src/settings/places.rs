@@ -50,7 +50,8 @@ section! {
         /// Identity, known peers and checkpoints [default: murmur/<run> in $XDG_DATA_HOME, or else in ~/.local/share].
         directory: PathBuf = PathBuf::new() => flag(Flag::new("data-dir", "FOLDER", DATA).of(&[Machine]));
         /// Seconds between two checkpoints, the first of them within 30 s; 0 writes only the final one.
-        every_seconds: u64 = 300;
+        every_seconds: u64 = 300 =>
+            range(Range::new(1, 366 * 86_400).unit(" (a year)").or_zero("writes only the final one"));
         /// Checkpoints kept, at least 2, so that a damaged one has a predecessor.
         keep: usize = 2 => range(Range::new(2, 100));
     }

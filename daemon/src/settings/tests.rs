@@ -175,6 +175,11 @@ fn a_value_out_of_range_is_told_with_its_key_its_option_and_the_range() {
     settings.checkpoint.keep = 1;
     assert_eq!(settings.validate().expect_err("too few").takes, "a whole number from 2 to 100");
     settings = NodeSettings::default();
+    // Longer than a clock can tell.
+    settings.checkpoint.every_seconds = u64::MAX / 2;
+    let takes = "a whole number from 1 to 31622400 (a year); 0 writes only the final one";
+    assert_eq!(settings.validate().expect_err("too long").takes, takes);
+    settings = NodeSettings::default();
     settings.training.devices = vec!["cpu".to_owned(); 65];
     let wrong = settings.validate().expect_err("too many");
     assert_eq!((wrong.option, wrong.value.as_str()), (Some("device"), "65 of them"));
