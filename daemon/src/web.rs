@@ -11,7 +11,7 @@
 //! | `GET /api/v1/ticket` | the ticket with its QR code, for who sends the token of `daemon.json` |
 //! | `GET /api/v1/status` | the report of `murmur status` |
 //! | `GET /api/v1/openapi.json` | all of this for programs |
-//! | `GET /healthz`, `GET /readyz` | whether the process answers; whether it has a model |
+//! | `GET /healthz`, `GET /readyz` | whether the process answers; whether it has a model and data |
 //!
 //! Nothing is computed while nobody asks: the page follows `/api/v1/stream`, which sends what is recorded anyway.
 

@@ -3,7 +3,7 @@
 use murmur_protocol::{Phase, Status};
 
 use crate::console::figures::{counted, human_bytes};
-use crate::drivers::TrainingView;
+use crate::drivers::{DataReport, TrainingView};
 use crate::team::report::TeamReport;
 
 /// Whether a member of a synchronous run has nobody to average with.
@@ -23,10 +23,15 @@ pub(super) fn is_stepping(status: &Status, team: Option<&TeamReport>) -> bool {
     status.phase == Phase::Training && !stands_still && team.and_then(TeamReport::doing).is_none()
 }
 
+/// Whether too little of the data that the swarm shares is here to train: nobody connected may have it.
+pub(crate) fn lacks_data(data: Option<&DataReport>) -> bool {
+    data.is_some_and(|data| !data.suffices)
+}
+
 /// In words, for people. `state_bytes`: of a model on its way to a joiner.
 pub(super) fn doing(
     status: &Status,
-    (training, is_writing): (&TrainingView, bool),
+    (training, is_writing, data): (&TrainingView, bool, Option<&DataReport>),
     team: Option<&TeamReport>,
     state_bytes: u64,
 ) -> String {
@@ -45,6 +50,7 @@ pub(super) fn doing(
         Phase::Training | Phase::Settling | Phase::Completed if is_writing => "writing a checkpoint",
         Phase::Training if is_copying_replica(status) => "copying the model of the others",
         Phase::Training if is_seeking(status) => "waiting for members to average with",
+        Phase::Training if lacks_data(data) => "waiting for shards of the run's data",
         Phase::Training => "training",
         Phase::Settling => "last exchanges",
         Phase::Completed => "training is over; it answers the others",
@@ -74,8 +80,12 @@ mod tests {
         let mut copying = synchronous(2, false);
         copying.synchronous.as_mut().expect("it is").is_copying = true;
         assert!(!is_stepping(&copying, None));
-        let told = doing(&copying, (&TrainingView::default(), false), None, 0);
-        assert_eq!(told, "copying the model of the others");
+        let told =
+            |status, data: Option<DataReport>| doing(status, (&TrainingView::default(), false, data.as_ref()), None, 0);
+        assert_eq!(told(&copying, None), "copying the model of the others");
+        let data = |suffices| DataReport { suffices, ..DataReport::default() };
+        assert_eq!(told(&training, Some(data(false))), "waiting for shards of the run's data");
+        assert_eq!([told(&training, Some(data(true))), told(&training, None)], ["training"; 2]);
         assert!(!is_stepping(&Status { phase: Phase::Settling, ..training.clone() }, None));
         let team = |state: &str| TeamReport { state: state.to_owned(), ..TeamReport::default() };
         assert!(is_stepping(&training, Some(&team("training"))) && !is_stepping(&training, Some(&team("waiting"))));

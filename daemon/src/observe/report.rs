@@ -245,7 +245,7 @@ impl NodeReport {
         let of_others = |value: Option<f64>| value.filter(|_| !is_alone);
         NodeReport {
             name: (!outside.name.is_empty()).then(|| outside.name.to_owned()),
-            doing: doing(status, (training, outside.is_writing), team, outside.state_bytes),
+            doing: doing(status, (training, outside.is_writing, outside.data), team, outside.state_bytes),
             outlook: outside.outlook.clone(),
             swarm_tokens_per_second: status.shares.0 * own + told,
             members,
