@@ -88,7 +88,9 @@ fn check(options: &ServiceOptions) -> Result<Checked, Failure> {
 fn refuse_without_files(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
     let refused = |message: &str, hint: &str| Err(Failure::new(ExitCode::Files, message).hint(hint));
     let data = &settings.data;
-    let finds_data = manifest.data.share || !manifest.data.remote.is_empty();
+    // A run that shares its data and lists no shards yet is to be founded: nobody else has any.
+    let has_sharer = manifest.data.share && !manifest.data.shards.is_empty();
+    let finds_data = has_sharer || !manifest.data.remote.is_empty();
     if manifest.data.source != DataSource::Grammar && data.files.is_empty() && !finds_data {
         return refused(
             "this run trains on data of each member, and no file of it is named",
@@ -283,6 +285,9 @@ fn escaped_path(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::DataSpec;
+    use murmur_protocol::shards::ShardHash;
+
     use super::*;
 
     #[test]
@@ -336,8 +341,10 @@ mod tests {
         manifest.data.source = DataSource::Files;
         assert!(refuse_without_files(&manifest, &settings).is_err());
         manifest.data.share = true;
-        assert!(refuse_without_files(&manifest, &settings).is_ok());
-        manifest.data.share = false;
+        assert!(refuse_without_files(&manifest, &settings).is_err(), "its founder shares what nobody else has");
+        manifest.data.shards = vec![ShardHash::of(b"a shard")];
+        assert!(refuse_without_files(&manifest, &settings).is_ok(), "a member fetches it");
+        manifest.data = DataSpec { source: DataSource::Files, ..DataSpec::default() };
         settings.data.files = vec!["book.txt".into()];
         assert!(refuse_without_files(&manifest, &settings).is_ok());
         manifest.lora.rank = 4;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::client::Client;
 use crate::cli::StatusOptions;
-use crate::console::figures::{count, counted, duration, examples, percent, time_left};
+use crate::console::figures::{count, counted, duration, examples, megabits, percent, time_left};
 use crate::console::{Console, human_bytes, labelled, print_fitted, print_line, summary_line};
 use crate::observe::report::NodeReport;
 
@@ -103,7 +103,7 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
             0.0 => String::new(),
             steps => format!(" · an exchange every {}", counted(steps.round() as u64, "own step")),
         };
-        print_row(&format!("uplink       {:.0} Mbit/s as large transfers show it{exchanges}", 8e-6 * rate));
+        print_row(&format!("uplink       {} as large transfers show it{exchanges}", megabits(8e-6 * rate)));
     }
     if let Some(data) = &report.data {
         print_row(&format!(

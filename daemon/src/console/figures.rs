@@ -85,6 +85,16 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     }
 }
 
+/// The rate of a link, in megabits a second: of a small one, two digits.
+pub(crate) fn megabits(rate: f64) -> String {
+    let decimals = match rate {
+        9.95.. => 0,
+        0.995.. => 1,
+        _ => 2,
+    };
+    format!("{rate:.decimals$} Mbit/s")
+}
+
 /// Own steps and the swarm's progress: two counters that must not be taken for each other.
 pub(crate) fn steps(own: u64, swarm: f64) -> String {
     format!("own {}, swarm {}", count(own), count(swarm.max(0.0) as u64))
@@ -171,6 +181,10 @@ mod tests {
         assert_eq!([human_bytes(999_949), human_bytes(999_950)], ["999.9 kB", "1.0 MB"]);
         assert_eq!([human_bytes(999_949_999), human_bytes(999_950_000)], ["999.9 MB", "1.00 GB"]);
         assert_eq!([human_bytes(999_994_999_999), human_bytes(999_995_000_000)], ["999.99 GB", "1.00 TB"]);
+        assert_eq!(
+            [120.4, 9.95, 9.94, 0.5, 0.04].map(|rate| megabits(rate).replace(" Mbit/s", "")),
+            ["120", "10", "9.9", "0.50", "0.04"]
+        );
         assert_eq!(counted(1, "peer"), "1 peer");
         assert_eq!(counted(3, "peer"), "3 peers");
         assert_eq!(counted(102, "batch"), "102 batches");

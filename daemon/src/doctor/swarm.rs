@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout};
 
 use super::Finding;
+use crate::console::figures::megabits;
 use crate::console::{ReachabilityReport, counted, human_bytes};
 use crate::daemon::ports;
 
@@ -215,7 +216,7 @@ impl Visit<'_> {
             }
             Some(_) => {
                 let (rate, bytes) = (self.megabits().unwrap_or_default(), human_bytes(self.bytes));
-                Finding::good("swarm", format!("{swarm}; {rate:.0} Mbit/s from {} ({bytes})", donor.short()))
+                Finding::good("swarm", format!("{swarm}; {} from {} ({bytes})", megabits(rate), donor.short()))
             }
         }
     }

@@ -102,7 +102,10 @@ pub(crate) fn arrange(
     };
     let (is_one, is_auto) = (devices.all.len() == 1, settings.split == Split::Auto);
     if is_one && settings.split != Split::Offload {
-        let Some(shortage) = memory_check::shortage(manifest, settings, devices) else { return Ok(replicas(None)) };
+        let in_vain = settings.split == Split::Pipeline;
+        let line = in_vain
+            .then(|| format!("split = pipeline needs two devices or more: {} has the whole model", devices.name));
+        let Some(shortage) = memory_check::shortage(manifest, settings, devices) else { return Ok(replicas(line)) };
         let why = format!("the model does not fit {} ({})", devices.name, shortage.described());
         return if is_auto { offloaded(&why).map_err(|_| shortage.failure()) } else { Err(shortage.failure()) };
     }
@@ -209,7 +212,11 @@ mod tests {
     #[test]
     fn one_line_says_what_was_chosen_and_why() {
         let manifest = RunManifest::default();
-        assert!(arranged(&manifest, 1, Split::Pipeline).expect("a device").line.is_none(), "nothing to choose");
+        for split in [Split::Auto, Split::Replicate] {
+            assert!(arranged(&manifest, 1, split).expect("a device").line.is_none(), "nothing to choose");
+        }
+        let line = arranged(&manifest, 1, Split::Pipeline).expect("a device").line.unwrap_or_default();
+        assert!(line.starts_with("split = pipeline needs two devices or more: "), "{line}");
         let auto = arranged(&manifest, 2, Split::Auto).expect("it is small");
         assert!(matches!(auto.arrangement, Arrangement::Replicas(devices) if devices.len() == 2));
         assert_eq!(
