@@ -113,15 +113,16 @@ impl ImageSet {
         }
         let mut generator = stream(seed, "label skew", &[node]);
         let classes = self.training.iter().map(|number| self.labels[*number] as usize + 1).max().unwrap_or(0);
-        let weights: Vec<f64> = (0..classes).map(|_| gamma(&mut generator, label_skew)).collect();
-        let largest = weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let weights: Vec<f64> = (0..classes).map(|_| logarithm_of_gamma(&mut generator, label_skew)).collect();
         let mut numbers = self.training.clone();
         shuffle(&mut numbers, &mut generator);
-        // The class of the largest weight is read as a whole, the others in proportion.
+        // Of the classes that are here, that of the largest weight is read as a whole, the others in proportion.
         let mut left = vec![0.0; classes];
         numbers.iter().for_each(|number| left[self.labels[*number] as usize] += 1.0);
-        let mut left: Vec<usize> =
-            left.iter().zip(&weights).map(|(count, weight)| (count * weight / largest).ceil() as usize).collect();
+        let here = left.iter().zip(&weights).filter(|(count, _)| **count > 0.0);
+        let largest = here.map(|(_, weight)| *weight).fold(f64::NEG_INFINITY, f64::max);
+        let part = |(count, weight): (&f64, &f64)| (count * (weight - largest).exp().min(1.0)).ceil() as usize;
+        let mut left: Vec<usize> = left.iter().zip(&weights).map(part).collect();
         numbers.retain(|number| {
             let left = &mut left[self.labels[*number] as usize];
             std::mem::replace(left, left.saturating_sub(1)) > 0
@@ -209,12 +210,12 @@ fn uniform(draws: &mut impl Rng) -> f64 {
     draws.random_range(0..1u64 << 53) as f64 / (1u64 << 53) as f64
 }
 
-/// A draw of the gamma distribution of this shape and scale 1 (Marsaglia and Tsang 2000); normalised, several make one
-/// draw of a Dirichlet distribution.
-fn gamma(generator: &mut Generator, shape: f64) -> f64 {
+/// The logarithm of a draw of the gamma distribution of this shape and scale 1 (Marsaglia and Tsang 2000); normalised, several
+/// draws make one of a Dirichlet distribution. Draws of a small shape may be too small for an `f64`, their logarithms are not.
+fn logarithm_of_gamma(generator: &mut Generator, shape: f64) -> f64 {
     if shape < 1.0 {
-        let boost = (1.0 - uniform(generator)).powf(1.0 / shape);
-        return gamma(generator, shape + 1.0) * boost;
+        let boost = (1.0 - uniform(generator)).ln() / shape;
+        return logarithm_of_gamma(generator, shape + 1.0) + boost;
     }
     let d = shape - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
@@ -223,7 +224,7 @@ fn gamma(generator: &mut Generator, shape: f64) -> f64 {
         let v = (1.0 + c * x).powi(3);
         let u = 1.0 - uniform(generator);
         if v > 0.0 && u.ln() < 0.5 * x * x + d - d * v + d * v.ln() {
-            return d * v;
+            return (d * v).ln();
         }
     }
 }
@@ -320,11 +321,25 @@ mod tests {
         assert!((0..40).all(|node| !images.share_of(&[node; 32], 1, 0.01).is_empty()));
     }
 
+    /// A trainer without an image would look for one for ever.
+    #[test]
+    fn a_node_has_images_however_few_classes_there_are_and_however_large_the_skew_is() {
+        let shape = ImageShape { channels: 1, height: 1, width: 1 };
+        for label in [0, 2] {
+            let images = ImageSet::of(shape, &vec![Image { pixels: vec![0], label }; 4]);
+            for node in 0..10_000_u32 {
+                let mut key = [0; 32];
+                key[..4].copy_from_slice(&node.to_le_bytes());
+                assert_eq!(images.share_of(&key, 1, 0.01).len(), 4, "node {node}, all of class {label}");
+            }
+        }
+    }
+
     #[test]
     fn a_gamma_draw_has_its_mean_and_variance() {
         let mut generator = stream(1, "test", &[]);
         for shape in [0.3, 1.0, 4.5] {
-            let draws: Vec<f64> = (0..40_000).map(|_| gamma(&mut generator, shape)).collect();
+            let draws: Vec<f64> = (0..40_000).map(|_| logarithm_of_gamma(&mut generator, shape).exp()).collect();
             let mean = draws.iter().sum::<f64>() / draws.len() as f64;
             let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / draws.len() as f64;
             assert!((mean / shape - 1.0).abs() < 0.03 && (variance / shape - 1.0).abs() < 0.1, "{mean} {variance}");
