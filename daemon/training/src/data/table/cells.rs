@@ -1,5 +1,6 @@
 //! Rows of tables in files, whatever their format: what stands in some columns, cell by cell.
 
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
@@ -56,6 +57,30 @@ impl<'a> Cell<'a> {
             Cell::Integer(number) => Some(number.to_string()),
             Cell::Text(text) => Some((*text).to_owned()),
         }
+    }
+}
+
+/// Which of a run's names a category or class is: the one that is written alike, else one that means the same.
+pub(super) fn place_among(names: &[String], found: &str) -> Option<usize> {
+    let meant = || {
+        let found = meaning(found);
+        names.iter().position(|name| meaning(name) == found)
+    };
+    names.iter().position(|name| name == found).or_else(meant)
+}
+
+/// The same text for the same value, whatever wrote it: pandas writes a truth as `True` and a number of a column with gaps as `1.0`,
+/// where other formats have `true` and `1`. A name such as `007` is no number.
+fn meaning(text: &str) -> Cow<'_, str> {
+    /// Beyond it not every integer is an `f64`, and two numbers might become one.
+    const EXACT_MAX: f64 = (1_u64 << 53) as f64;
+    if let Some(truth) = ["true", "false"].into_iter().find(|truth| text.eq_ignore_ascii_case(truth)) {
+        return truth.into();
+    }
+    match text.parse::<f64>() {
+        // No "-0".
+        Ok(number) if text.contains(['.', 'e', 'E']) && number.abs() < EXACT_MAX => (number + 0.0).to_string().into(),
+        _ => text.into(),
     }
 }
 
@@ -145,5 +170,21 @@ pub(super) fn quoted(names: &[String]) -> String {
         _ if names.is_empty() => "none".to_owned(),
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_as_it_is_written_first_and_then_by_what_it_means() {
+        let names = ["1.0", "1", "0.0", "True", "007", "2.50", "9007199254740993"].map(str::to_owned);
+        let place = |found| place_among(&names, found);
+        assert_eq!([place("1.0"), place("1"), place("1e0")], [Some(0), Some(1), Some(0)]);
+        assert_eq!([place("0"), place("-0.0"), place("true"), place("TRUE")], [Some(2), Some(2), Some(3), Some(3)]);
+        assert_eq!([place("2.5"), place("25e-1"), place("007")], [Some(5), Some(5), Some(4)]);
+        let others = ["7", "7.0", "false", "truth", "inf", "9007199254740992.0", "9007199254740993.0"];
+        assert!(others.into_iter().all(|other| place(other).is_none()));
     }
 }

@@ -5,7 +5,7 @@
 
 use murmur_protocol::manifest::{RunManifest, TableTask};
 
-use super::cells::{Cell, quoted};
+use super::cells::{Cell, place_among, quoted};
 use super::error::{CellFault, Place, TableError};
 
 /// How rows of a run become inputs.
@@ -130,7 +130,7 @@ impl Encoder {
                 inputs[first + known.len()] = 1.0;
                 continue;
             };
-            match known.iter().position(|category| *category == found) {
+            match place_among(known, &found) {
                 Some(place) => inputs[first + place] = 1.0,
                 None if unknown == Unknown::Ignored => has_unknown = true,
                 None => {
@@ -165,7 +165,7 @@ impl Encoder {
     /// When it is none of them.
     pub(super) fn class(classes: &[String], cell: &Cell<'_>) -> Result<u32, CellFault> {
         let found = cell.category().unwrap_or_default();
-        match classes.iter().position(|class| *class == found) {
+        match place_among(classes, &found) {
             Some(class) => Ok(class as u32),
             None => Err(CellFault::UnknownClass { found, known: quoted(classes) }),
         }

@@ -4,6 +4,7 @@ use murmur_protocol::manifest::{
     MANIFEST_BYTES_MAX, MissingNumbers, ModelSpec, RunManifest, TABLE_COLUMNS_MAX, TableTask,
 };
 
+use super::cells::place_among;
 use super::error::TableError;
 use super::statistics::{ColumnStatistics, Moments, TableStatistics, Values};
 
@@ -113,10 +114,15 @@ fn target(manifest: &mut RunManifest, target: &ColumnStatistics) -> Result<usize
                 return Err(TableError::TooFewClasses(column, classes));
             }
             if table.balance_classes && table.class_weights.is_empty() {
-                let count = |class: &String| counts.get(class).copied().unwrap_or(0.0).max(1.0);
-                let rows: f64 = data.class_names.iter().map(count).sum();
-                let weight = |class: &String| rounded(rows / (classes as f64 * count(class)));
-                table.class_weights = data.class_names.iter().map(weight).collect();
+                let mut rows = vec![0.0; classes];
+                for (class, count) in counts {
+                    if let Some(class) = place_among(&data.class_names, class) {
+                        rows[class] += count;
+                    }
+                }
+                rows.iter_mut().for_each(|count: &mut f64| *count = count.max(1.0));
+                let all: f64 = rows.iter().sum();
+                table.class_weights = rows.iter().map(|count| rounded(all / (classes as f64 * count))).collect();
             }
             Ok(classes)
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use murmur_protocol::manifest::{CATEGORIES_MAX, DataSource, RunManifest, TableSpec, TableTask};
 use serde::{Deserialize, Serialize};
 
-use super::cells::{Cell, columns_of, each_row};
+use super::cells::{Cell, columns_of, each_row, place_among};
 use super::error::{CellFault, Place, TableError};
 use crate::data::CorpusError;
 use crate::data::folders::list_files;
@@ -146,8 +146,8 @@ struct Gathered {
     missing: u64,
     numbers: Moments,
     words: BTreeMap<String, f64>,
-    /// The first value that is no number.
-    first_word: Option<(Place, String)>,
+    /// The first value that is no number, and what is wrong with it as one.
+    first_word: Option<(Place, CellFault)>,
     values: u64,
 }
 
@@ -167,10 +167,14 @@ impl Gathered {
             match cell.number() {
                 Ok(None) => self.missing += 1,
                 Ok(Some(number)) if number.is_finite() => self.numbers.add(number),
-                Ok(Some(_)) => return Err(fault(CellFault::NotFinite)),
-                Err(found) if self.wanted == Wanted::Numbers => return Err(fault(CellFault::NotANumber(found))),
-                Err(found) if self.first_word.is_none() => self.first_word = Some((place.clone(), found)),
-                Err(_) => {}
+                no_number => {
+                    let wrong = no_number.map_or_else(CellFault::NotANumber, |_| CellFault::NotFinite);
+                    // Among words a text such as `Infinity` is one.
+                    if self.wanted == Wanted::Numbers || !matches!(cell, Cell::Text(_)) {
+                        return Err(fault(wrong));
+                    }
+                    self.first_word.get_or_insert_with(|| (place.clone(), wrong));
+                }
             }
         }
         // One more than may be tells that there are too many.
@@ -185,10 +189,12 @@ impl Gathered {
         let too_many = self.words.len() > most;
         let values = match (self.wanted, self.first_word) {
             _ if self.values == 0 => Values::None,
+            // All stand for no number, in another spelling of it.
+            (Wanted::Numbers, _) | (Wanted::Either, None) if self.numbers.count == 0.0 => Values::None,
             (Wanted::Numbers, _) | (Wanted::Either, None) => Values::Numbers(self.numbers),
             // Words among numbers are rather mistakes than categories.
-            (Wanted::Either, Some((place, found))) if 2.0 * self.numbers.count >= self.values as f64 => {
-                return Err(TableError::cell(&place, &name, CellFault::NotANumber(found)));
+            (Wanted::Either, Some((place, wrong))) if 2.0 * self.numbers.count >= self.values as f64 => {
+                return Err(TableError::cell(&place, &name, wrong));
             }
             _ if too_many => {
                 return Err(TableError::TooManyCategories { path: source.to_owned(), column: name, most });
@@ -312,10 +318,19 @@ impl ColumnStatistics {
         let values = match (&self.values, &other.values) {
             (Values::None, values) | (values, Values::None) => values.clone(),
             (Values::Numbers(ours), Values::Numbers(theirs)) => Values::Numbers(ours.with(*theirs)),
-            (Values::Categories(ours), Values::Categories(theirs)) => Values::Categories(ours | theirs),
+            // What means the same has the name that it has here.
+            (Values::Categories(ours), Values::Categories(theirs)) => {
+                let known: Vec<String> = ours.iter().cloned().collect();
+                let new = theirs.iter().filter(|name| place_among(&known, name).is_none());
+                Values::Categories(ours.iter().chain(new).cloned().collect())
+            }
             (Values::Classes(ours), Values::Classes(theirs)) => {
+                let known: Vec<String> = ours.keys().cloned().collect();
                 let mut counts = ours.clone();
-                theirs.iter().for_each(|(class, count)| *counts.entry(class.clone()).or_default() += count);
+                for (class, count) in theirs {
+                    let name = place_among(&known, class).map_or(class, |place| &known[place]);
+                    *counts.entry(name.clone()).or_default() += count;
+                }
                 Values::Classes(counts)
             }
             _ => return Err(TableError::OtherKind(name, source.to_owned())),

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use murmur_protocol::manifest::TableTask;
-use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use super::{Folder, NewRows, all_rows, found, manifest, open};
+use super::{Folder, NewRows, TableStatistics, all_rows, found, manifest, open, place};
+use crate::data::DataPlace;
 use crate::data::corpus::Content;
 
 /// Neither one more row nor a file in front moves any from one side to the other.
@@ -144,4 +145,72 @@ fn parquet_columns_that_are_neither_numbers_nor_texts_are_refused_by_name() {
     let double = parquet::<DoubleType>(&folder, "double n", &[1.0, 2.0]);
     let founded = found(&manifest(), std::slice::from_ref(&double)).expect("a run");
     assert!(NewRows::open(&founded, &[double]).is_ok());
+}
+
+/// As pandas writes them to CSV and to other formats, as an input and as what is predicted.
+#[test]
+fn truths_and_numbers_that_name_things_are_the_same_whatever_wrote_them() {
+    let folder = Folder::new();
+    let (mut input, mut target) = (manifest(), manifest());
+    input.table.categories = vec![vec!["n".to_owned()]];
+    target.table.target = "n".to_owned();
+    target.table.balance_classes = true;
+    let bools = || parquet::<BoolType>(&folder, "boolean n", &[true, false]);
+    let integers = || parquet::<Int64Type>(&folder, "int64 n (INT_64)", &[1, 0]);
+    let kinds: [(_, _, &dyn Fn() -> PathBuf); 2] =
+        [(["True", "False"], ["true", "false"], &bools), (["1.0", "0.0"], ["1", "0"], &integers)];
+    for (in_csv, in_json, parquet) in kinds {
+        let csv = folder.write("t.csv", &format!("n,ill\n{},no\n{},yes\n", in_csv[0], in_csv[1]));
+        let [first, second] = in_json;
+        let json = format!("{{\"n\":{first},\"ill\":\"no\"}}\n{{\"n\":{second},\"ill\":\"yes\"}}\n");
+        let files = [csv, folder.write("t.jsonl", &json), parquet()];
+        for manifest in [&input, &target] {
+            for founder in &files {
+                let founded = found(manifest, std::slice::from_ref(founder)).expect("a run");
+                let expected = all_rows(&founded, std::slice::from_ref(founder));
+                for member in &files {
+                    let member = std::slice::from_ref(member);
+                    assert_eq!(all_rows(&founded, member), expected, "{member:?} in a run of {}", founder.display());
+                    let told = TableStatistics::gather(manifest, member).expect("statistics").to_text();
+                    let statistics = vec![folder.write("told.json", &told)];
+                    let files = place(std::slice::from_ref(founder));
+                    let together = DataPlace { statistics, ..files }.complete(manifest.clone()).expect("a run");
+                    assert_eq!(together.table.categories, founded.table.categories);
+                    assert_eq!(together.data.class_names, founded.data.class_names);
+                    assert_eq!(together.table.class_weights, founded.table.class_weights);
+                }
+            }
+        }
+        target.data.class_names = in_json.map(str::to_owned).to_vec();
+        let row = |class: &str| format!("{class},no\n");
+        let rows: String = [in_csv[0], in_csv[0], in_csv[0], in_csv[1]].into_iter().map(row).collect();
+        let founded = found(&target, &[folder.write("u.csv", &format!("n,ill\n{rows}"))]).expect("a run");
+        assert_eq!(founded.table.class_weights, [0.666667, 2.0], "three of the first class and one of the second");
+        target.data.class_names.clear();
+    }
+}
+
+#[test]
+fn a_word_that_can_be_read_as_a_number_without_end_is_a_word_among_words() {
+    let folder = Folder::new();
+    let cars = folder.write("cars.csv", "car,ill\nInfinity,no\nLexus,yes\n");
+    let founded = found(&manifest(), std::slice::from_ref(&cars)).expect("a run");
+    assert_eq!(founded.table.categories, [["car", "Infinity", "Lexus"].map(str::to_owned).to_vec()]);
+    assert_eq!(all_rows(&founded, &[cars]).0, [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
+    let numbers = folder.write("numbers.csv", "age,ill\n1,no\n2,yes\ninf,no\n");
+    let refused = found(&manifest(), &[numbers]).expect_err("refused");
+    assert!(refused.ends_with("row 3 (line 4), column \"age\": the number is not finite"), "{refused}");
+    let floats = parquet::<DoubleType>(&folder, "double n", &[f64::INFINITY, 1.0]);
+    let refused = found(&manifest(), &[floats]).expect_err("refused");
+    assert!(refused.ends_with("row 1, column \"n\": the number is not finite"), "{refused}");
+}
+
+#[test]
+fn a_column_of_another_spelling_of_no_number_has_no_values() {
+    let folder = Folder::new();
+    let file = folder.write("t.csv", "age,blood,ill\n1,NAN,no\n2,NAN,yes\n");
+    let told = TableStatistics::gather(&manifest(), std::slice::from_ref(&file)).expect("statistics").to_text();
+    let statistics = vec![folder.write("told.json", &told)];
+    let founded = DataPlace { statistics, ..place(&[file]) }.complete(manifest()).expect("a run");
+    assert_eq!((founded.table.numbers.as_slice(), founded.table.categories.len()), (&["age".to_owned()][..], 0));
 }
