@@ -273,6 +273,11 @@ impl Axis {
 
     /// Logarithmic where that shows more.
     fn fitting(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Axis {
+        let (low, high) = ends(values.clone());
+        if low < 0.0 {
+            let room = 0.05 * (high.max(0.0) - low);
+            return Axis { low: low - room, high: high.max(0.0) + room, is_logarithmic: false, from, to, middle: None };
+        }
         let (low, high) = ends(values.filter(|value| *value > 0.0));
         if low > 0.0 && high / low > LOGARITHMIC_FROM_RATIO {
             return Axis { low, high, is_logarithmic: true, from, to, middle: None };
@@ -418,6 +423,21 @@ mod tests {
         assert_eq!(curve(&[1.0, 2.0, 3.0, 4.0]).matches('M').count(), 1);
         let broken = curve(&[1.0, 2.0, f64::NAN, 4.0]);
         assert!(broken.matches('M').count() == 2 && broken.contains("h0"), "{broken}");
+    }
+
+    #[test]
+    fn values_below_zero_are_drawn_where_they_are() {
+        let points = [-1.0, -0.5, 0.5].iter().enumerate().map(|(index, value)| CurvePoint::new(index as f64, *value));
+        let curves = vec![Curve { label: String::new(), points: points.collect() }];
+        let svg = Chart { curves, ..Chart::default() }.to_svg();
+        let line = svg.lines().find(|line| line.contains("round\" d=\"M")).expect("a line");
+        let (_, way) = line.split_once("d=\"M").expect("a way");
+        let corner = |corner: &str| corner.trim_end_matches("\"/>").split_once(' ').and_then(|(_, y)| y.parse().ok());
+        let heights: Vec<f64> = way.split('L').map(|place| corner(place).expect("a number")).collect();
+        assert!(heights.windows(2).all(|pair| pair[0] > pair[1] + 20.0), "{heights:?}");
+        assert!(svg.contains(">-0.5</text>") && svg.contains(">0</text>"), "{svg}");
+        let axis = Axis::fitting([-3.0, 500.0, 0.1].into_iter(), 0.0, 1.0);
+        assert!(!axis.is_logarithmic && axis.at(-3.0) < axis.at(0.1), "{} to {}", axis.low, axis.high);
     }
 
     #[test]
