@@ -88,7 +88,8 @@ pub(crate) fn run(sources: Vec<Source>, options: Options) -> std::io::Result<()>
         player,
         view: View { speed: options.speed, ..View::default() },
         look: Look { has_colours: options.has_colours, is_ascii: options.is_ascii },
-        known: (0.0, Instant::now()),
+        known: BTreeMap::new(),
+        began: Instant::now(),
         zone,
     };
     watching.run(&news)
@@ -100,8 +101,9 @@ struct Watching {
     player: Player,
     view: View,
     look: Look,
-    /// The latest time of the picture, and when it became known here.
-    known: (f64, Instant),
+    /// Of each node the time of its last record, and when that became known here: clocks of machines differ.
+    known: BTreeMap<String, (f64, Instant)>,
+    began: Instant,
     zone: TimeZone,
 }
 
@@ -139,16 +141,33 @@ impl Watching {
     }
 
     fn draw(&self, screen: &mut Screen) -> std::io::Result<()> {
-        let picture = self.view.held.as_deref().unwrap_or(&self.picture);
-        let now = if self.view.held.is_some() { picture.time() } else { self.now() };
-        let scene = Scene { picture, origins: &self.origins, view: &self.view, look: self.look, now, zone: &self.zone };
-        screen.draw(|area, buffer| draw::render(&scene, area, buffer))
+        screen.draw(|area, buffer| draw::render(&self.scene(), area, buffer))
     }
 
-    /// The time of the picture: that of its last record and, for daemons that live, what went by since.
-    fn now(&self) -> f64 {
-        let (time, at) = self.known;
-        if self.origins.iter().any(|origin| !origin.is_played) { time + at.elapsed().as_secs_f64() } else { time }
+    fn scene(&self) -> Scene<'_> {
+        let picture = self.view.held.as_deref().unwrap_or(&self.picture);
+        let scene =
+            Scene { picture, origins: &self.origins, view: &self.view, look: self.look, now: 0.0, zone: &self.zone };
+        let now = match self.view.held {
+            Some(_) if self.are_all_played() => picture.time(),
+            Some(_) => scene.chosen().map_or(0.0, |(_, node)| node.time),
+            None => self.now(scene.chosen_id()),
+        };
+        Scene { now, ..scene }
+    }
+
+    fn are_all_played(&self) -> bool {
+        self.origins.iter().all(|origin| origin.is_played)
+    }
+
+    /// The time of a node: that of its last record and what went by since. Journals are played in one time; before there is a
+    /// node, it is counted from the beginning.
+    fn now(&self, node: Option<&str>) -> f64 {
+        match node.and_then(|node| self.known.get(node)) {
+            _ if self.are_all_played() => self.picture.time(),
+            Some((time, at)) => time + at.elapsed().as_secs_f64(),
+            None => self.began.elapsed().as_secs_f64(),
+        }
     }
 
     /// Plays so many seconds of the journals.
@@ -175,7 +194,8 @@ impl Watching {
                     self.origins[index].silent = None;
                     for (id, node) in picture.nodes {
                         self.origins[index].node = Some(id.clone());
-                        insert(&mut self.picture.nodes, id, node);
+                        insert(&mut self.picture.nodes, id.clone(), node);
+                        self.notice_time(&id);
                     }
                 }
                 News::Records(records) => {
@@ -183,24 +203,24 @@ impl Watching {
                     records.iter().for_each(|record| self.apply(index, record));
                 }
                 News::Silent(reason) => {
-                    let since = self.origins[index].silent.take().map_or(self.now(), |(_, since)| since);
+                    let now = self.now(self.origins[index].node.as_deref());
+                    let since = self.origins[index].silent.take().map_or(now, |(_, since)| since);
                     self.origins[index].silent = Some((reason, since));
                 }
             }
-            self.notice_time();
         }
     }
 
     fn apply(&mut self, index: usize, record: &Record) {
         self.picture.apply(record);
         self.origins[index].node = Some(record.node.clone());
-        self.notice_time();
+        self.notice_time(&record.node);
     }
 
-    fn notice_time(&mut self) {
-        let time = self.picture.time();
-        if time > self.now() || self.known.0 == 0.0 {
-            self.known = (time, Instant::now());
+    fn notice_time(&mut self, node: &str) {
+        let Some(time) = self.picture.nodes.get(node).map(|node| node.time) else { return };
+        if self.known.get(node).is_none_or(|(known, _)| *known < time) {
+            self.known.insert(node.to_owned(), (time, Instant::now()));
         }
     }
 }
@@ -209,5 +229,73 @@ impl Watching {
 fn insert<Node>(nodes: &mut BTreeMap<String, Node>, id: String, node: Node) {
     if nodes.len() < crate::observe::picture::NODES_MAX || nodes.contains_key(&id) {
         nodes.insert(id, node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::buffer::Buffer;
+    use ratatui::layout::Rect;
+
+    use super::*;
+    use crate::observe::Body;
+    use crate::observe::record::{RunFacts, Sample, VERSION};
+
+    /// What the screen says first of each node in turn.
+    fn verdicts(watching: &mut Watching) -> Vec<String> {
+        let area = Rect::new(0, 0, 80, 24);
+        let nodes = 0..watching.picture.nodes.len();
+        let verdict = |node: usize| {
+            watching.view.node = node;
+            let mut buffer = Buffer::empty(area);
+            draw::render(&watching.scene(), area, &mut buffer);
+            (0..area.width).map(|column| buffer[(column, 2)].symbol()).collect::<String>().trim_end().to_owned()
+        };
+        nodes.map(verdict).collect()
+    }
+
+    #[test]
+    fn daemons_whose_clocks_differ_are_each_seen_by_their_own() {
+        let origin = |name: &str| Origin { name: name.to_owned(), ..Origin::default() };
+        let mut watching = Watching {
+            picture: Picture::default(),
+            origins: vec![origin("one"), origin("other")],
+            player: Player::default(),
+            view: View::default(),
+            look: Look::default(),
+            known: BTreeMap::new(),
+            began: Instant::now(),
+            zone: TimeZone::UTC,
+        };
+        let (sender, news) = sync_channel(NEWS_MAX);
+        let records = |node: &str, clock: i64, seqs: std::ops::Range<u64>| {
+            let record = |seq: u64| {
+                let body = match seq {
+                    1 => Body::Run(RunFacts { session: 1, ..RunFacts::default() }),
+                    _ => Body::Sample(Box::new(Sample { phase: "completed".to_owned(), ..Sample::default() })),
+                };
+                let (up, t) = (seq as f64, clock + 1000 * seq as i64);
+                Record { v: VERSION, seq, t, up, node: node.to_owned(), body }
+            };
+            News::Records(seqs.map(record).collect())
+        };
+        let now = 1_769_860_800_000;
+        for (index, node, clock) in [(0, "a", now), (1, "b", now - 60_000)] {
+            sender.send((index, records(node, clock, 1..4))).expect("taken in");
+        }
+        watching.take_in(&news);
+        assert_eq!(verdicts(&mut watching), ["ok", "ok"]);
+        // The machine of one has slept: its own clock stood still meanwhile.
+        let slept = Instant::now().checked_sub(Duration::from_secs(60)).expect("a minute ago");
+        watching.known.get_mut("a").expect("known").1 = slept;
+        let verdict = verdicts(&mut watching).remove(0);
+        assert!(verdict.starts_with("!! nothing new for 1 min"), "{verdict}");
+        sender.send((0, records("a", now, 4..5))).expect("taken in");
+        watching.take_in(&news);
+        assert_eq!(verdicts(&mut watching), ["ok", "ok"]);
+        sender.send((1, News::Silent("refused".to_owned()))).expect("taken in");
+        watching.take_in(&news);
+        let verdict = verdicts(&mut watching).remove(1);
+        assert!(verdict.starts_with("!! it has not answered for 0 s: refused"), "{verdict}");
     }
 }

@@ -162,13 +162,13 @@ impl Painter<'_> {
 
 impl<'a> Scene<'a> {
     /// The node that is shown, with its place among all.
-    fn chosen(&self) -> Option<(usize, &'a NodePicture)> {
+    pub(super) fn chosen(&self) -> Option<(usize, &'a NodePicture)> {
         let index = self.view.node.checked_rem(self.picture.nodes.len())?;
         self.picture.nodes.values().nth(index).map(|node| (index, node))
     }
 
     /// The peer id of the node that is shown.
-    fn chosen_id(&self) -> Option<&'a str> {
+    pub(super) fn chosen_id(&self) -> Option<&'a str> {
         self.picture.nodes.keys().nth(self.chosen()?.0).map(String::as_str)
     }
 
