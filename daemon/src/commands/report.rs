@@ -10,6 +10,7 @@ use crate::cli::ReportOptions;
 use crate::console::output::StandardOutput;
 use crate::console::{note, print_fitted};
 use crate::failure::{ExitCode, Failure};
+use crate::history::comparison::Compared;
 use crate::history::{History, Measured, Names, page};
 use crate::observe::journal::Reading;
 use crate::store::{COMPARISON_FILE, DataDirectory, Run, is_in_use, write_atomically};
@@ -124,8 +125,7 @@ fn read(journals: Vec<Journal>) -> Result<(History, Measured), Failure> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let mut measured = Measured { now, ..Measured::default() };
     for (place, files) in journals {
-        let against = place.parent().and_then(|folder| std::fs::read(folder.join(COMPARISON_FILE)).ok());
-        measured.against = measured.against.or_else(|| serde_json::from_slice(&against?).ok());
+        measured.against = measured.against.or_else(|| comparison(&place));
         let mut one = History::default();
         let mut reading = Reading::new(files);
         let mut records = 0;
@@ -149,6 +149,15 @@ fn read(journals: Vec<Journal>) -> Result<(History, Measured), Failure> {
         return Err(Failure::new(ExitCode::CommandLine, message).hint("make a report of each"));
     }
     Ok((history, measured))
+}
+
+/// What `murmur local --against alone` has left beside a node's directory, where it has; or why that cannot be read.
+fn comparison(place: &Path) -> Option<Result<Compared, String>> {
+    match std::fs::read(place.parent()?.join(COMPARISON_FILE)) {
+        Ok(text) => Some(serde_json::from_slice(&text).map_err(|error| error.to_string())),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => Some(Err(error.to_string())),
+    }
 }
 
 /// Whether a journal lies in a data directory of this machine that no daemon uses: a killed one is known at once.
@@ -177,6 +186,27 @@ fn quoted(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comparison_is_none_only_where_there_is_no_file() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let node = folder.path().join("node-0");
+        assert!(comparison(&node).is_none());
+        let known = r#"{"together": 1.0, "alone": 2.0, "least": -1.0, "most": -1.0}"#;
+        let text = |speed: &str| {
+            format!(
+                "{{\"seeds\": 1, \"nodes\": 2, \"target\": 2.0, \"at_equal_steps\": {known}, \"at_equal_time\": null, \
+                 \"seconds_to_target\": {known}, \"tokens_per_second\": {speed}}}"
+            )
+        };
+        let read = |text: &str| {
+            std::fs::write(folder.path().join(COMPARISON_FILE), text).expect("written");
+            comparison(&node).expect("there")
+        };
+        assert!(read(&text(known)).is_ok_and(|compared| compared.at_equal_steps.alone == 2.0));
+        let unknown = known.replace("1.0, \"alone\"", "null, \"alone\"");
+        assert!(read(&text(&unknown)).is_err_and(|reason| reason.contains("null")));
+    }
 
     #[test]
     fn only_a_page_of_ours_is_written_over() {

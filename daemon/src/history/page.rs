@@ -35,8 +35,8 @@ pub(crate) struct Measured {
     pub(crate) journals: Vec<(String, u64)>,
     /// Lines that were no records.
     pub(crate) unreadable: u64,
-    /// What `murmur local --against alone` has found, where the journals are of it.
-    pub(crate) against: Option<Compared>,
+    /// What `murmur local --against alone` has found, where the journals are of it; or why that cannot be read.
+    pub(crate) against: Option<Result<Compared, String>>,
 }
 
 /// The whole page.

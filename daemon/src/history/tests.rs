@@ -4,7 +4,7 @@ use super::*;
 use crate::observe::Body;
 use crate::observe::record::{EndFacts, EventFacts, ExchangeFacts, Level, PeerFacts, Peers, RunFacts, Sample, VERSION};
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::GossipKind;
+use murmur_protocol::manifest::{DataSource, GossipKind};
 
 const ADA: &str = "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X";
 const BOB: &str = "12D3KooWGjMT4tJ3kyQTjyVtkKhoEXSjC4fGGL2FZuRdqgiBHAUP";
@@ -347,6 +347,40 @@ fn a_redacted_page_names_nobody_and_nothing() {
     }
     assert!(page.contains("node 1") && page.contains("node 2") && page.contains("node 3"), "{page}");
     assert!(page.contains("cannot write path 1") && page.contains("2 nodes of 3"), "{page}");
+}
+
+#[test]
+fn a_redacted_page_tells_nothing_that_the_data_holds() {
+    let mut run = RunManifest::default();
+    run.data.source = DataSource::Table;
+    run.data.class_names = vec!["well".to_owned(), "Klinik Ost".to_owned()];
+    run.table.target = "diagnosis".to_owned();
+    run.table.numbers = vec!["haemoglobin".to_owned()];
+    run.table.categories = vec![vec!["place".to_owned(), "Klinik Nord".to_owned()]];
+    run.table.ranges = vec![("haemoglobin".to_owned(), 0.0, 1234.5)];
+    let mut ada = Teller::new(ADA);
+    ada.begin("ada", 0);
+    ada.train(0..110, None);
+    for record in &mut ada.told {
+        if let Body::Run(facts) = &mut record.body {
+            facts.run_file = run.canonical_text();
+        }
+    }
+    let history = history(ada.told);
+    let (open, redacted) = (page_of(&history, false), page_of(&history, true));
+    for own in ["Klinik Nord", "Klinik Ost", "diagnosis", "haemoglobin", "1234.5"] {
+        assert!(open.contains(own) && !redacted.contains(own), "{own}: {redacted}");
+    }
+    assert!(redacted.contains("optimizer."), "the rest of the run file is told");
+}
+
+#[test]
+fn a_comparison_that_cannot_be_read_is_said_to_be_there() {
+    let history = history(story().0);
+    let measured = Measured { against: Some(Err("expected f64".to_owned())), ..Measured::default() };
+    let page = page(&history, &Names::new(&history, false), &measured);
+    assert!(page.contains("has measured is here, but cannot be read: expected f64."), "{page}");
+    assert!(page.contains("so this is an estimate"), "{page}");
 }
 
 #[test]

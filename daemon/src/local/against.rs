@@ -4,7 +4,7 @@
 //! once as a swarm, and once each for itself, all at the same time as well. So the machine is as busy, and equal swarm progress
 //! and equal time are compared alike. A run ends by the swarm's progress: who comes a moment later takes over what the first has
 //! learned, and makes fewer steps of its own. What is said is the least and the greatest difference over the seeds, and where their signs
-//! differ, that nothing can be measured.
+//! differ, that nothing can be measured. A seed in which a daemon died is left out: its last loss is of another time than the others'.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::cli::LocalOptions;
 use crate::console::{Console, note, print_fitted, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::history::comparison::{Compared, Side, Trained};
-use crate::history::{History, NodeHistory};
+use crate::history::{Ended as Ending, History, NodeHistory};
 use crate::observe::journal::{Reading, files_at};
 use crate::settings::NodeSettings;
 use crate::store::{COMPARISON_FILE, Series, write_atomically};
@@ -61,10 +61,17 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
             run_in(own, settings, manifest.clone(), folder, purpose)
         };
         let interrupted = || Failure::new(ExitCode::Interrupted, "interrupted: there is no comparison");
+        let seed = manifest.run.seed;
         let together = side("together", 0, None)?.ok_or_else(interrupted)?;
+        let Some(of_together) = read(&together.folder, &together.summary, options.nodes, seed)? else { continue };
         let alone = side("alone", 1, Some(together.folder.clone()))?.ok_or_else(interrupted)?;
-        trained.push(Trained { together: read(&together, options.nodes)?, alone: read(&alone, options.nodes)? });
+        let Some(of_alone) = read(&alone.folder, &alone.summary, options.nodes, seed)? else { continue };
+        trained.push(Trained { together: of_together, alone: of_alone });
         folders.push(together.folder);
+    }
+    if trained.is_empty() {
+        let message = "in no seed did all daemons come to the run's end, so there is nothing to compare";
+        return Err(Failure::new(ExitCode::Failure, message).hint("their logs say why").into());
     }
     let compared = Compared::new(&trained).ok_or_else(|| {
         Failure::new(ExitCode::Failure, "some daemon has not been evaluated, so there is nothing to compare")
@@ -96,8 +103,9 @@ fn show(compared: &Compared) {
     print_line("");
 }
 
-/// What the journals of a swarm's daemons say, and the table of its run.
-fn read(Ended { folder, summary, .. }: &Ended, nodes: u16) -> anyhow::Result<Vec<Side>> {
+/// What the journals of a swarm's daemons say, and the table of its run. Where one has not come to the run's end, that is told,
+/// and there is nothing.
+fn read(folder: &Path, summary: &Summary, nodes: u16, seed: u64) -> anyhow::Result<Option<Vec<Side>>> {
     let history = |number: u16| -> anyhow::Result<History> {
         let mut history = History::default();
         Reading::new(files_at(&folder.join(format!("node-{number}")))?).for_each(|record| history.apply(&record));
@@ -105,11 +113,17 @@ fn read(Ended { folder, summary, .. }: &Ended, nodes: u16) -> anyhow::Result<Vec
     };
     let histories: Vec<History> = (0..nodes).map(history).collect::<Result<_, _>>()?;
     let nodes: Vec<Option<&NodeHistory>> = histories.iter().map(|history| history.nodes.values().next()).collect();
+    let has_ended = |node: &NodeHistory| matches!(node.endings(f64::INFINITY).last(), Some((_, Ending::InOrder(true))));
+    if let Some(number) = nodes.iter().position(|node| !node.is_some_and(has_ended)) {
+        let place = folder.join(format!("node-{number}"));
+        note(&format!("seed {seed} is left out: node {number} has not come to the run's end ({})", place.display()));
+        return Ok(None);
+    }
     let begin = nodes.iter().flatten().filter_map(|node| node.begin()).fold(f64::INFINITY, f64::min);
     let side = |(number, node): (u16, &Option<&NodeHistory>)| {
         node.map(|node| Side::of(node, begin, speed(summary, number))).unwrap_or_default()
     };
-    Ok((0..).zip(&nodes).map(side).collect())
+    Ok(Some((0..).zip(&nodes).map(side).collect()))
 }
 
 fn speed(summary: &Summary, number: u16) -> f64 {
@@ -127,4 +141,43 @@ pub(super) fn share_identity(twin: &Path, directory: &Path) -> anyhow::Result<()
             .hint("choose another folder with --directory")
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::Record;
+    use crate::observe::record::{Body, EndFacts, RunFacts, Sample, VERSION};
+
+    /// The journal of a daemon that was evaluated once.
+    fn write_journal(folder: &Path, number: u16, end: Option<EndFacts>) {
+        let run = Body::Run(RunFacts { session: 1, ..RunFacts::default() });
+        let sample = Body::Sample(Box::new(Sample { steps: 10, validation_loss: Some(2.5), ..Sample::default() }));
+        let record = |(seq, body): (u64, Body)| {
+            let (up, t) = (seq as f64, 1_700_000_000_000 + 1000 * seq as i64);
+            Record { v: VERSION, seq, t, up, node: format!("node {number}"), body }.line() + "\n"
+        };
+        let lines: String = (1..).zip([run, sample].into_iter().chain(end.map(Body::End))).map(record).collect();
+        let journal = folder.join(format!("node-{number}/journal"));
+        std::fs::create_dir_all(&journal).expect("created");
+        std::fs::write(journal.join("00000001.jsonl"), lines).expect("written");
+    }
+
+    #[test]
+    fn a_seed_in_which_a_daemon_died_or_failed_is_not_compared() {
+        let place = tempfile::tempdir().expect("a folder");
+        let summary =
+            Summary { nodes: Vec::new(), disagreement: None, bytes_per_parameter_per_exchange: None, seconds: 1.0 };
+        let losses = |end: Option<EndFacts>| {
+            write_journal(place.path(), 0, Some(EndFacts { complete: true, ..EndFacts::default() }));
+            write_journal(place.path(), 1, end);
+            let sides = read(place.path(), &summary, 2, 7).expect("journals")?;
+            Some(sides.iter().map(|side| side.losses.len()).collect::<Vec<_>>())
+        };
+        assert_eq!(losses(Some(EndFacts { complete: true, ..EndFacts::default() })), Some(vec![1, 1]));
+        assert_eq!(losses(None), None, "it was killed");
+        let failure = Some("the loss is no number".to_owned());
+        assert_eq!(losses(Some(EndFacts { complete: true, failure, ..EndFacts::default() })), None);
+        assert_eq!(losses(Some(EndFacts::default())), None, "it was stopped");
+    }
 }

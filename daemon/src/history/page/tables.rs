@@ -91,9 +91,13 @@ pub(super) fn given(text: &mut String, history: &History, names: &Names) {
 }
 
 /// What can be said of whether joining helped.
-pub(super) fn joining(text: &mut String, history: &History, names: &Names, against: Option<&Compared>) {
+pub(super) fn joining(text: &mut String, history: &History, names: &Names, against: Option<&Result<Compared, String>>) {
     heading(text, "Did joining help?");
-    if let Some(compared) = against {
+    if let Some(Err(reason)) = against {
+        let words = "What `murmur local --against alone` has measured is here, but cannot be read";
+        paragraph(text, "", &format!("{words}: {reason}."));
+    }
+    if let Some(Ok(compared)) = against {
         paragraph(text, "", &compared.sentence());
         let head = ["", "together", "alone", "difference", "least", "most", "measurable"];
         text.push_str(&html::table(&head, &compared.rows()));
@@ -311,9 +315,9 @@ pub(super) fn settings(text: &mut String, history: &History, names: &Names) {
     );
     let defaults = RunManifest::default().canonical_text();
     let is_default = |line: &&str| defaults.lines().any(|other| other == *line);
-    // Whose run it is, and what it is called.
-    let is_told =
-        |line: &&str| !names.is_redacted() || !["run.name", "finish.", "data."].iter().any(|own| line.starts_with(own));
+    // Whose run it is, what it is called, and what its data holds: columns, categories, classes.
+    let hidden = ["run.name", "finish.", "data.", "table."];
+    let is_told = |line: &&str| !names.is_redacted() || !hidden.iter().any(|key| line.starts_with(key));
     let own: Vec<&str> = run.run_file.lines().filter(|line| !is_default(line)).filter(is_told).collect();
     let own = if own.is_empty() { "Nothing else is set.".to_owned() } else { own.join("\n") };
     let _ = writeln!(text, "<pre class=\"box\">{}</pre>", escaped(&names.text(&own)));
