@@ -45,8 +45,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// Pauses until a member comes back, two minutes together (a guess): rounding errors may be taken for a distance.
 const PAUSES_MAX: u32 = 6;
 
-/// A final exchange is one of models that are no further apart than so many times what counts as settled: twice the usual distance
-/// while training. A guess.
+/// A correction that was held up is a final one where the models are no further apart than so many times what counts as settled:
+/// twice the usual distance while training. A guess.
 const FINAL_DISTANCE: f64 = 40.0;
 
 /// Until a member that still trains is asked for a final exchange again. A guess: many a model steps several times meanwhile.
@@ -182,8 +182,8 @@ impl Node {
     }
 
     /// Whether an exchange while this node settles is one of its final ones. With a member that still trains it is none, for that one
-    /// goes on from there; it is left alone for a moment. Nor is one of models that are far apart: corrections are shortened, and codes
-    /// coarse.
+    /// goes on from there; it is left alone for a moment. Nor is one of models so far apart that the correction was shortened, or left
+    /// blocks out.
     pub(super) fn is_final(&mut self, now: Time, partner: PeerId, part: Part) -> bool {
         let Some(last) = self.pairwise.last_merge_of(part).filter(|_| !self.ends_before_the_run) else { return true };
         if self.is_before_the_end(last.partner_progress) {
@@ -191,7 +191,7 @@ impl Node {
             return false;
         }
         let settled_distance = self.pairwise.settled_distance();
-        settled_distance == 0.0 || last.distance <= FINAL_DISTANCE * settled_distance
+        !last.is_held_up || settled_distance == 0.0 || last.distance <= FINAL_DISTANCE * settled_distance
     }
 
     /// A final exchange of this fragment is done: each of them has its own.
