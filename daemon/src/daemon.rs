@@ -39,7 +39,7 @@ pub use ready::Ready;
 use running::{Running, given};
 
 /// Daemons that start at the same moment may choose the same port.
-const PORT_ATTEMPTS: u32 = 4;
+pub(crate) const PORT_ATTEMPTS: u32 = 4;
 
 /// What a daemon is to do.
 pub struct Plan {

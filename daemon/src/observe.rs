@@ -9,6 +9,7 @@
 
 pub mod cursor;
 pub(crate) mod doing;
+pub(crate) mod failures;
 pub mod hub;
 pub mod journal;
 pub(crate) mod metrics;

@@ -37,7 +37,7 @@ pub(crate) use series::{COMPARISON_FILE, FILE as SERIES_FILE, Series};
 pub use shards::{PartialShard, ShardStore, ShardStoreError};
 pub(crate) use trained_on::other_than_before;
 pub use writer::CheckpointWriter;
-pub(crate) use writer::unsaved;
+pub(crate) use writer::{Saving, SavingView, unsaved};
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

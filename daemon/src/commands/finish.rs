@@ -16,10 +16,13 @@ pub(super) fn run(options: &FinishOptions) -> anyhow::Result<()> {
         print_line(&serde_json::to_string(&finishing)?);
         return Ok(());
     }
-    let Finishing { ending, seconds } = finishing;
+    let Finishing { ending, seconds, before } = finishing;
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let time = time.map_or_else(String::new, |time| format!(", in about {}", duration(time)));
     let step = |progress: f64| count(progress.max(0.0).round() as u64);
+    if let Some(before) = before {
+        print_line(&format!("instead of   the end at swarm step {}", step(before)));
+    }
     print_line(&format!("finishing    the swarm's learning rate falls from swarm step {} on", step(ending.from)));
     // Members that average all at once have one model already.
     let has_one_model = client.get::<NodeReport>("status").is_ok_and(|report| report.synchronous.is_some());

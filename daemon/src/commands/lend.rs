@@ -50,7 +50,8 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
             .hint("name another folder with --data-dir, or leave it out: a helper has one of its own")
             .into());
     }
-    let listen = listen(options)?;
+    let network = NetworkSettings { listen: options.listen.clone(), ..NetworkSettings::default() };
+    addresses(&network)?;
     let directory = DataDirectory::open(&root)?;
     directory.mark_lent().with_context(|| format!("cannot write into {}", root.display()))?;
     let identity = node::identity(&directory)?;
@@ -68,7 +69,8 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
     let lending = Lending {
         identity,
         secret,
-        listen,
+        chooses_port: network.chooses_port(),
+        listen: Box::new(move || addresses(&network)),
         settings: node_settings,
         kept_for: Duration::from_secs_f64(60.0 * options.keep_minutes),
         stage: HelperStage::new(stage_device(device)?, threads, training),
@@ -138,9 +140,9 @@ fn offer(options: &LendOptions, device: &Device, training: &TrainingOptions, cap
     }
 }
 
-fn listen(options: &LendOptions) -> Result<Vec<Multiaddr>, Failure> {
-    let network = NetworkSettings { listen: options.listen.clone(), ..NetworkSettings::default() };
-    let listen = ports::choose_from(&network, DEFAULT_PORT);
+/// Where to listen: a port that is free now, unless one is given.
+fn addresses(network: &NetworkSettings) -> Result<Vec<Multiaddr>, Failure> {
+    let listen = ports::choose_from(network, DEFAULT_PORT);
     let parse = |text: &String| {
         text.parse().map_err(|error| {
             Failure::new(ExitCode::Settings, format!("{text:?} is no address to listen on: {error}"))

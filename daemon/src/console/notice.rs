@@ -11,6 +11,7 @@ use super::conditions::Ended;
 use super::figures::{count, counted, duration};
 use super::names::Names;
 use super::words::Words;
+use crate::observe::failures::{failure_word, failure_words};
 
 pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
     let plain = |text: String| Words { text, hint: None };
@@ -42,7 +43,7 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             plain(format!("averaged with {} (distance {distance:.4})", name(partner)))
         }
         Notice::ExchangeFailed { partner, failure } => {
-            plain(format!("exchange with {} came to nothing: {failure:?}", name(partner)))
+            plain(format!("exchange with {} came to nothing: {}", name(partner), failure_words(failure_word(*failure))))
         }
         Notice::PeerRefused { peer, refusal: Refusal::OtherRun { differences, .. } } if is_founder(differences) => {
             plain(format!("{} is left alone: it takes part in another founder's run of the same name", name(peer)))

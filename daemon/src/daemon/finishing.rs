@@ -34,6 +34,9 @@ pub struct Finishing {
     pub ending: Ending,
     /// Until then at the present pace; none where that is not known yet.
     pub seconds: Option<f64>,
+    /// Where the run was to end before, if it was.
+    #[serde(default)]
+    pub before: Option<f64>,
 }
 
 /// Why there was no order.
@@ -144,7 +147,8 @@ impl Finisher {
         let sign = |bytes: &[u8]| key.sign(bytes).ok().and_then(|signature| signature.try_into().ok());
         let order = FinishOrder::sign(self.run, serial, ending, |bytes| sign(bytes).ok_or(NotFinished::NotFounder))?;
         self.events.send(Event::FinishOrdered { order }).await.map_err(|_| NotFinished::Ended)?;
-        Ok(Finishing { ending, seconds: steps_per_second(report).map(|pace| steps / pace) })
+        let seconds = steps_per_second(report).map(|pace| steps / pace);
+        Ok(Finishing { ending, seconds, before: report.ends_at })
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
 
 use super::Plan;
-use crate::console::note;
+use crate::console::{ToldOnce, note};
 use crate::engine::{Noticed, PeerTraffic};
 use crate::observe::record::{EndFacts, RunFacts};
 use crate::observe::report::NodeReport;
@@ -217,9 +217,8 @@ fn write_traffic(hub: &Hub, path: &Path) {
     let totals = hub.read(|id, picture| picture.nodes.get(id).map(|node| node.traffic.totals()));
     let Some(totals) = totals.filter(|totals| totals.since > 0) else { return };
     let text = serde_json::to_vec(&totals).expect("numbers and strings are serialisable");
-    if let Err(error) = write_atomically(path, &text) {
-        tracing::warn!("cannot write {}: {error}", path.display());
-    }
+    static TOLD: ToldOnce = ToldOnce::new();
+    TOLD.look("the bytes with each member", write_atomically(path, &text));
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! What a daemon does again and again beside training: reports, fresh tickets, the list of peers on disk.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ use crate::observe::doing::is_seeking;
 use crate::observe::outlook::{Length, Outlook};
 use crate::observe::record::EndFacts;
 use crate::observe::report::{NodeReport, Outside};
-use crate::store::{Announcement, DataDirectory, keep_finish};
+use crate::store::{Announcement, DataDirectory, SavingView, keep_finish};
 use crate::team::report::TeamSource;
 
 /// How often reports are made.
@@ -56,7 +55,7 @@ pub(super) struct Reporter {
     /// Bytes of a model on its way to a joiner.
     pub(super) state_bytes: u64,
     /// Whether a checkpoint is being written.
-    pub(super) writing: Arc<AtomicBool>,
+    pub(super) saving: SavingView,
     /// A lock, because a report is also made at the end; held for microseconds.
     pub(super) outlook: Arc<Mutex<Outlook>>,
     pub(super) pictures: watch::Receiver<Picture>,
@@ -112,7 +111,7 @@ impl Reporter {
                 name: &self.name,
                 outlook: outlook.look(length, paced, done, copies),
                 state_bytes: self.state_bytes,
-                is_writing: self.writing.load(Ordering::Relaxed),
+                saving: self.saving.look(),
                 training: &self.training.borrow(),
                 rest: &self.rest.borrow(),
                 reachability: &self.reachability.borrow(),

@@ -125,7 +125,7 @@ impl Running {
         let (arrivals, arriving) = mpsc::channel(bounds::SHARDS_MAX);
         let private_end = model.privacy.as_ref().map(|ledger| first_step.saturating_add(ledger.steps_left()));
         let trainer_settings = trainer_settings(&plan, progress, model.privacy);
-        let writing = writer.writing();
+        let saving = writer.view();
         let trainer = Trainer::start(model.engine, trainer_settings, events.clone(), writer, arriving);
         let workers = Workers::start(events.clone());
         let (config, seed) = (node_config(&plan, resumed, trainer.report())?, random_seed()?);
@@ -162,7 +162,7 @@ impl Running {
             stay: StayFacts::of(&plan.settings.stay),
             own_steps: [own_steps, private_end].into_iter().flatten().min(),
             state_bytes: bounds::state_bytes(parameters) as u64,
-            writing,
+            saving,
             outlook: Arc::default(),
             prediction: plan.manifest.prediction(),
             parameters,

@@ -170,7 +170,7 @@ fn measure_helper(own: &Own<'_>, line: &HelperLine, runtime: &Runtime) -> Result
 /// What is to be done: `missing` says how many bytes are, where no team fits.
 fn judge(costs: &ModelCosts, team: Option<&Cut>, alone: Option<f64>, missing: impl FnOnce() -> u64) -> Finding {
     let whole =
-        "leave out --helper; the other machines can join the swarm with `murmur join`, with the whole model each";
+        "do without a team; the other machines can join the swarm with `murmur join`, with the whole model each";
     match (team, alone) {
         (None, None) => {
             let text = format!("the model fits neither here nor in this team: {} are missing", human_bytes(missing()));

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::console::note;
+use crate::console::{ToldOnce, note};
 use crate::engine::Picture;
 use crate::limits::clock::WallClock;
 use crate::limits::quiet_hours::{QuietHours, parse_time_zone};
@@ -180,9 +180,8 @@ impl Rest {
 
     fn write(path: &Path, count: &DayCount) {
         let bytes = serde_json::to_vec(count).expect("numbers are serialisable");
-        if let Err(error) = write_atomically(path, &bytes) {
-            tracing::warn!("cannot write the day's bytes: {error}");
-        }
+        static TOLD: ToldOnce = ToldOnce::new();
+        TOLD.look("the day's bytes", write_atomically(path, &bytes));
     }
 
     /// Tells the core when a rest begins and ends, until the other end of `end` is dropped. Nothing is written after it returns.

@@ -4,6 +4,7 @@ use murmur_protocol::{Phase, Status};
 
 use crate::console::figures::{counted, human_bytes};
 use crate::drivers::{DataReport, TrainingView};
+use crate::store::Saving;
 use crate::team::report::TeamReport;
 
 /// Whether a member of a synchronous run has nobody to average with.
@@ -31,7 +32,7 @@ pub(crate) fn lacks_data(data: Option<&DataReport>) -> bool {
 /// In words, for people. `state_bytes`: of a model on its way to a joiner.
 pub(super) fn doing(
     status: &Status,
-    (training, is_writing, data): (&TrainingView, bool, Option<&DataReport>),
+    (training, saving, data): (&TrainingView, Saving, Option<&DataReport>),
     team: Option<&TeamReport>,
     state_bytes: u64,
 ) -> String {
@@ -47,12 +48,15 @@ pub(super) fn doing(
     let doing = match status.phase {
         Phase::Joining => "looking for a member that gives the model",
         Phase::Training | Phase::Settling | Phase::Completed if training.is_evaluating => "evaluating",
-        Phase::Training | Phase::Settling | Phase::Completed if is_writing => "writing a checkpoint",
+        Phase::Training | Phase::Settling | Phase::Completed if saving == Saving::UnderWay => "writing a checkpoint",
         Phase::Training if is_copying_replica(status) => "copying the model of the others",
         Phase::Training if is_seeking(status) => "waiting for members to average with",
         Phase::Training if lacks_data(data) => "waiting for shards of the run's data",
         Phase::Training => "training",
         Phase::Settling => "last exchanges",
+        Phase::Completed if saving == Saving::Failed => {
+            "training is over, but the model could not be saved (its log says why)"
+        }
         Phase::Completed => "training is over; it answers the others",
         Phase::Leaving => "leaving",
         Phase::Left => "gone",
@@ -80,12 +84,16 @@ mod tests {
         let mut copying = synchronous(2, false);
         copying.synchronous.as_mut().expect("it is").is_copying = true;
         assert!(!is_stepping(&copying, None));
-        let told =
-            |status, data: Option<DataReport>| doing(status, (&TrainingView::default(), false, data.as_ref()), None, 0);
+        let doing_with = |status, saving, data| doing(status, (&TrainingView::default(), saving, data), None, 0);
+        let told = |status, data: Option<DataReport>| doing_with(status, Saving::Done, data.as_ref());
         assert_eq!(told(&copying, None), "copying the model of the others");
         let data = |suffices| DataReport { suffices, ..DataReport::default() };
         assert_eq!(told(&training, Some(data(false))), "waiting for shards of the run's data");
         assert_eq!([told(&training, Some(data(true))), told(&training, None)], ["training"; 2]);
+        let completed = Status { phase: Phase::Completed, ..training.clone() };
+        let saved = [Saving::Done, Saving::UnderWay, Saving::Failed].map(|saving| doing_with(&completed, saving, None));
+        assert_eq!(saved[1], "writing a checkpoint");
+        assert!(!saved[0].contains("saved") && saved[2].contains("could not be saved"), "{saved:?}");
         assert!(!is_stepping(&Status { phase: Phase::Settling, ..training.clone() }, None));
         let team = |state: &str| TeamReport { state: state.to_owned(), ..TeamReport::default() };
         assert!(is_stepping(&training, Some(&team("training"))) && !is_stepping(&training, Some(&team("waiting"))));

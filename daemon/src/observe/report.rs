@@ -15,6 +15,7 @@ use crate::observe::doing::{doing, is_stepping};
 use crate::observe::outlook::OutlookReport;
 use crate::observe::synchronous::SynchronousReport;
 use crate::process::stats::peak_memory;
+use crate::store::Saving;
 use crate::team::report::TeamReport;
 
 /// What a member said is shown in the swarm's sum when anybody has heard from it this lately, in seconds.
@@ -215,7 +216,7 @@ pub(crate) struct Outside<'a> {
     pub(crate) name: &'a str,
     pub(crate) outlook: OutlookReport,
     pub(crate) state_bytes: u64,
-    pub(crate) is_writing: bool,
+    pub(crate) saving: Saving,
     pub(crate) training: &'a TrainingView,
     pub(crate) rest: &'a RestView,
     pub(crate) reachability: &'a Reachability,
@@ -245,7 +246,7 @@ impl NodeReport {
         let of_others = |value: Option<f64>| value.filter(|_| !is_alone);
         NodeReport {
             name: (!outside.name.is_empty()).then(|| outside.name.to_owned()),
-            doing: doing(status, (training, outside.is_writing, outside.data), team, outside.state_bytes),
+            doing: doing(status, (training, outside.saving, outside.data), team, outside.state_bytes),
             outlook: outside.outlook.clone(),
             swarm_tokens_per_second: status.shares.0 * own + told,
             members,

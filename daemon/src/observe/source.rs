@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use murmur_protocol::{ExchangeFailure, Fragment, Notice, Part, PeerId, Vector};
+use murmur_protocol::{Fragment, Notice, Part, PeerId, Vector};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -131,19 +131,6 @@ fn part_name(part: Part) -> String {
     match part.fragment {
         Fragment { count: 0 | 1, .. } => vector.to_owned(),
         Fragment { index, count } => format!("{vector} {}/{count}", index + 1),
-    }
-}
-
-fn failure_word(failure: ExchangeFailure) -> &'static str {
-    match failure {
-        ExchangeFailure::Rejected => "rejected",
-        ExchangeFailure::DeadlinePassed => "deadline_passed",
-        ExchangeFailure::PartnerLost => "partner_lost",
-        ExchangeFailure::Misbehaved => "misbehaved",
-        ExchangeFailure::Overloaded => "overloaded",
-        ExchangeFailure::ModelReplaced => "model_replaced",
-        ExchangeFailure::NotHeld => "not_held",
-        ExchangeFailure::Outdated => "outdated",
     }
 }
 

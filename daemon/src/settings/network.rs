@@ -61,7 +61,7 @@ section! {
         /// Let in only who has a ticket: it holds a secret that is kept in the data directory.
         closed: bool = false =>
             flag(Flag::switch("closed", PRIVACY).of(&[Daemon]).shaped(|arg| arg.display_order(0)));
-        /// Membership secret of a closed run: 64 hexadecimal digits.
+        /// File with the membership secret of a closed run, 64 hexadecimal digits; to join, beside a ticket that lacks it.
         ///
         /// A file to use instead of the secret that is drawn; empty: none.
         secret_file: PathBuf = PathBuf::new() => flag(Flag::new("secret-file", "FILE", PRIVACY).of(&[Machine]));

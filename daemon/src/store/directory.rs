@@ -28,7 +28,7 @@ use murmur_protocol::{Address, PeerId, RunId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
 
 use super::{ELSEWHERE, LENDING, LOCAL, Lock, is_in_use, write_atomically, write_private};
-use crate::console::quoted;
+use crate::console::{ToldOnce, quoted};
 use crate::failure::{ExitCode, Failure, to_write};
 
 /// The membership secret of a closed run, in a data directory.
@@ -319,9 +319,8 @@ impl DataDirectory {
             })
             .collect();
         let bytes = serde_json::to_vec_pretty(&remembered).expect("strings are serialisable");
-        if let Err(error) = write_atomically(&self.root.join("peers.json"), &bytes) {
-            tracing::warn!("cannot write the list of peers: {error}");
-        }
+        static TOLD: ToldOnce = ToldOnce::new();
+        TOLD.look("the list of peers", write_atomically(&self.root.join("peers.json"), &bytes));
     }
 }
 

@@ -46,6 +46,34 @@ pub struct CheckpointWriter {
     tell: Tell,
 }
 
+/// What comes of checkpoints, as it is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Saving {
+    #[default]
+    Done,
+    /// One is being written.
+    UnderWay,
+    /// The last one could not be written.
+    Failed,
+}
+
+/// See [`CheckpointWriter::view`].
+#[derive(Clone, Debug)]
+pub(crate) struct SavingView {
+    is_writing: Arc<AtomicBool>,
+    has_failed: Arc<AtomicBool>,
+}
+
+impl SavingView {
+    pub(crate) fn look(&self) -> Saving {
+        match (self.is_writing.load(Ordering::Relaxed), self.has_failed.load(Ordering::Acquire)) {
+            (true, _) => Saving::UnderWay,
+            (false, true) => Saving::Failed,
+            (false, false) => Saving::Done,
+        }
+    }
+}
+
 /// Who is told beside people.
 #[derive(Clone)]
 struct Tell(Arc<dyn Fn(Words) + Send + Sync>);
@@ -129,9 +157,9 @@ impl CheckpointWriter {
         }
     }
 
-    /// Whether a checkpoint is being written, to be looked at from any thread.
-    pub(crate) fn writing(&self) -> Arc<AtomicBool> {
-        self.writing.clone()
+    /// To be looked at from any thread.
+    pub(crate) fn view(&self) -> SavingView {
+        SavingView { is_writing: self.writing.clone(), has_failed: self.has_failed.clone() }
     }
 
     /// Hands a checkpoint over without waiting; `false` where one is still waiting or the thread is gone. `reply` hears

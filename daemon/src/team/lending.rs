@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use murmur_network::team::{Taken, TeamListener};
+use murmur_network::team::{ListenError, Taken, TeamListener};
 use murmur_network::{Keypair, Multiaddr, Throttle, TrafficCounter, peer_id};
 use murmur_protocol::team::bounds::FRAME_BYTES_MAX;
 use murmur_protocol::team::{HelperConfig, Offer, TeamNotice};
@@ -18,6 +18,7 @@ use super::member::{self, LEAVING_MAX};
 use super::words;
 use crate::console::figures::counted;
 use crate::console::{human_bytes, note};
+use crate::daemon::PORT_ATTEMPTS;
 use crate::daemon::invitation::addresses;
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::settings::NodeSettings;
@@ -35,7 +36,9 @@ const FAREWELL: Duration = Duration::from_millis(300);
 pub(crate) struct Lending {
     pub(crate) identity: Keypair,
     pub(crate) secret: Secret,
-    pub(crate) listen: Vec<Multiaddr>,
+    /// Where it listens: asked anew where another program took a port meanwhile that was free.
+    pub(crate) listen: Box<dyn Fn() -> Result<Vec<Multiaddr>, Failure> + Send>,
+    pub(crate) chooses_port: bool,
     pub(crate) settings: NodeSettings,
     pub(crate) offer: Offer,
     pub(crate) kept_for: Duration,
@@ -77,16 +80,24 @@ impl Helper {
     /// # Errors
     /// When an address cannot be listened on.
     pub(crate) async fn start(lending: Lending) -> Result<Helper, Failure> {
-        let Lending { identity, secret, listen, settings, offer, kept_for, stage } = lending;
+        let Lending { identity, secret, listen: choose, chooses_port, settings, offer, kept_for, stage } = lending;
         let (taken, counter, carrier) = (Taken::default(), TrafficCounter::default(), Carrier::default());
         let body_bytes_max = offer.memory_bytes.max(FRAME_BYTES_MAX);
         let throttle = Throttle::new(settings.limits.caps());
         let about = (taken.clone(), &counter, &throttle);
-        let listener = TeamListener::start(&identity, &listen, secret.clone(), about, body_bytes_max).await;
-        let listener = listener.map_err(|error| {
-            Failure::new(ExitCode::Network, error.to_string())
-                .hint("another program may use the port: choose one with --listen /ip4/0.0.0.0/tcp/PORT")
-        })?;
+        let mut attempts_left = if chooses_port { PORT_ATTEMPTS } else { 1 };
+        let (listen, listener) = loop {
+            let listen = choose()?;
+            attempts_left -= 1;
+            match TeamListener::start(&identity, &listen, secret.clone(), about.clone(), body_bytes_max).await {
+                Ok(listener) => break (listen, listener),
+                Err(ListenError::Address(..)) if attempts_left > 0 => {}
+                Err(error) => {
+                    return Err(Failure::new(ExitCode::Network, error.to_string())
+                        .hint("another program may use the port: choose one with --listen /ip4/0.0.0.0/tcp/PORT"));
+                }
+            }
+        };
         let line = HelperLine { helper: peer_id(&identity), addresses: addresses(&[], listener.addresses()), secret };
         if line.addresses.is_empty() {
             return Err(Failure::new(ExitCode::Network, "this machine has no address at which others reach it")

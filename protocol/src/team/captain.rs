@@ -325,10 +325,14 @@ impl Captain {
                             && held.revision <= self.revision
                     });
                 }
+                // One that is there offers what it has again where it has let layers go.
+                let is_news = first || known.cannot;
                 known.offer = Some(offer);
                 known.cannot = false;
                 self.reconsiders = true;
-                self.notice(TeamNotice::HelperOffered { helper });
+                if is_news {
+                    self.notice(TeamNotice::HelperOffered { helper });
+                }
             }
             TeamMessage::Leaving => {
                 known.leaves = true;

@@ -242,6 +242,27 @@ fn what_layers_have_lost_is_told_of_parameters_and_of_moments() {
     assert_eq!((counts.revisions_lost, counts.moments_lost), (2, 6));
 }
 
+/// What another one had was copied from it.
+#[test]
+fn of_layers_that_go_on_together_those_are_told_as_lost_that_were() {
+    let mut team = Team::new();
+    team.hear(CaptainEvent::HelperDisconnected { helper: peer(1) });
+    team.now = team.now + Duration::from_secs(60);
+    [2, 3].into_iter().for_each(|helper| team.come(helper, 2));
+    team.step(3);
+    let lost = team.layers[&peer(2)];
+    team.hear(CaptainEvent::HelperDisconnected { helper: peer(2) });
+    team.now = team.now + Duration::from_secs(60);
+    team.say(3, TeamMessage::Leaving);
+    team.hear(CaptainEvent::HelperDisconnected { helper: peer(3) });
+    team.told();
+    team.come(4, 4);
+    assert_eq!(team.layers[&peer(4)], LayerRange { first: 0, end: 4 });
+    let told = team.told();
+    let told: Vec<&String> = told.iter().filter(|told| told.ends_with("lost")).collect();
+    assert_eq!(told, [&format!("({}, {}): 3 and 3 lost", lost.first, lost.end)]);
+}
+
 /// Exchanges change what a member has, and no revision tells of it.
 #[test]
 fn layers_of_a_member_that_move_are_copied_whatever_is_kept_of_them() {

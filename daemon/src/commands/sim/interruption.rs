@@ -20,7 +20,7 @@ pub(in crate::commands) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> 
             let _ = listens.send(());
             signals.first().await;
             raised.store(true, Ordering::Relaxed);
-            note_after_ctrl_c("interrupted: writing what there is; once more to stop at once");
+            note_after_ctrl_c("interrupted: ending what is under way; once more to stop at once");
             signals.second().await;
         });
         std::process::exit(ExitCode::Interrupted as i32);

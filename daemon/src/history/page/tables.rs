@@ -12,6 +12,7 @@ use crate::console::figures::{count, counted, duration, human_bytes, share};
 use crate::history::comparison::Compared;
 use crate::history::estimate::Estimate;
 use crate::history::{History, Names, NodeHistory};
+use crate::observe::failures::failure_words;
 use crate::observe::record::Level;
 
 /// Columns of the traffic matrix at most; what went to further members is in one column more.
@@ -231,19 +232,8 @@ pub(super) fn exchanges(text: &mut String, history: &History) {
     if reasons.is_empty() {
         return;
     }
-    let words = |reason: &str| match reason {
-        "rejected" => "the partner was busy; another was asked (no failure)".to_owned(),
-        "deadline_passed" => "it took too long: a slow link, or a partner that was stopped".to_owned(),
-        "partner_lost" => "the connection to the partner was lost".to_owned(),
-        "misbehaved" => "the partner sent what no honest node sends".to_owned(),
-        "overloaded" => "this node had too much to do".to_owned(),
-        "model_replaced" => "the model was replaced by another meanwhile".to_owned(),
-        "not_held" => "another machine of this node's team took the layers over".to_owned(),
-        "outdated" => "it took so long that the models have come much nearer meanwhile".to_owned(),
-        other => other.to_owned(),
-    };
     let rows: Vec<Vec<String>> =
-        reasons.into_iter().map(|(reason, number)| vec![count(number), words(reason)]).collect();
+        reasons.into_iter().map(|(reason, number)| vec![count(number), failure_words(reason).to_owned()]).collect();
     left_table(text, &["times", "why"], &rows);
 }
 

@@ -319,9 +319,15 @@ impl Captain {
 
     /// These layers go on from the owner's copy, which from now on counts as that of now.
     fn go_back(&mut self, layers: LayerRange) {
-        let oldest = |kept: &[u64]| layers.numbers().map(|layer| kept[layer as usize]).min();
-        let [parameters, moments] = [&self.kept_parameters, &self.kept].map(|kept| oldest(kept));
-        self.count_lost(layers, parameters.unwrap_or(self.revision), moments.unwrap_or(self.revision));
+        let kept = |layer: u32| [&self.kept_parameters, &self.kept].map(|kept| kept[layer as usize]);
+        let mut first = layers.first;
+        for end in layers.numbers().map(|layer| layer + 1) {
+            if end == layers.end || kept(end) != kept(first) {
+                let [parameters, moments] = kept(first);
+                self.count_lost(LayerRange { first, end }, parameters, moments);
+                first = end;
+            }
+        }
         for layer in layers.numbers().map(|layer| layer as usize) {
             (self.kept[layer], self.kept_parameters[layer]) = (self.revision, self.revision);
         }
