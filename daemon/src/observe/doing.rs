@@ -84,8 +84,10 @@ mod tests {
         let mut copying = synchronous(2, false);
         copying.synchronous.as_mut().expect("it is").is_copying = true;
         assert!(!is_stepping(&copying, None));
-        let doing_with = |status, saving, data| doing(status, (&TrainingView::default(), saving, data), None, 0);
-        let told = |status, data: Option<DataReport>| doing_with(status, Saving::Done, data.as_ref());
+        let doing_with = |status, saving, data: Option<DataReport>| {
+            doing(status, (&TrainingView::default(), saving, data.as_ref()), None, 0)
+        };
+        let told = |status, data| doing_with(status, Saving::Done, data);
         assert_eq!(told(&copying, None), "copying the model of the others");
         let data = |suffices| DataReport { suffices, ..DataReport::default() };
         assert_eq!(told(&training, Some(data(false))), "waiting for shards of the run's data");

@@ -13,6 +13,7 @@ use super::hub::Hub;
 use super::record::{Body, EventFacts, ExchangeFacts, Level, Missed, PEERS_MAX, PeerFacts, Peers, Sample};
 use crate::console::{Heard, Hearing, Words};
 use crate::engine::{Noticed, PeerTraffic};
+use crate::observe::failures::failure_word;
 use crate::observe::report::{MemberReport, NodeReport};
 use crate::process::stats;
 use crate::store::free_bytes;
@@ -288,7 +289,8 @@ mod tests {
             masked_blocks: 2,
             coarse: false,
         };
-        let failed = Notice::ExchangeFailed { partner: peer_id(1), failure: ExchangeFailure::PartnerLost };
+        let failed =
+            Notice::ExchangeFailed { partner: peer_id(1), failure: murmur_protocol::ExchangeFailure::PartnerLost };
         let taken = Taken { time: Duration::from_millis(250), sent: 10, received: 20, lag: Some(-7.0) };
         for notice in [done, failed, Notice::WaitingForState, Notice::WaitingForState] {
             let taken = matches!(notice, Notice::ExchangeCompleted { .. }).then_some(taken);

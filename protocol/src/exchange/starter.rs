@@ -407,11 +407,7 @@ impl Starter {
         };
         let failure = match &result {
             Err(_) => ExchangeFailure::Misbehaved,
-            Ok(merged) if terms.is_outdated(merged, averaging.reach(terms.part)) => {
-                // The partner has merged by now.
-                averaging.counters.unconfirmed += 1;
-                ExchangeFailure::Outdated
-            }
+            Ok(merged) if terms.is_outdated(merged, averaging.reach(terms.part)) => ExchangeFailure::Outdated,
             Ok(merged) => {
                 averaging.timeout.record(now - *began);
                 averaging.complete(merged, terms, *about, reputation, out);
@@ -431,6 +427,7 @@ impl Starter {
             }
         };
         let partner = *partner;
+        averaging.counters.unconfirmed += u64::from(failure == ExchangeFailure::Outdated); // The partner has merged.
         self.outgoing = Some(outgoing);
         self.fail(failure, averaging, out);
         result.map(drop).map_err(|misbehaviour| (partner, misbehaviour))

@@ -319,14 +319,11 @@ impl Captain {
 
     /// These layers go on from the owner's copy, which from now on counts as that of now.
     fn go_back(&mut self, layers: LayerRange) {
-        let kept = |layer: u32| [&self.kept_parameters, &self.kept].map(|kept| kept[layer as usize]);
-        let mut first = layers.first;
-        for end in layers.numbers().map(|layer| layer + 1) {
-            if end == layers.end || kept(end) != kept(first) {
-                let [parameters, moments] = kept(first);
-                self.count_lost(LayerRange { first, end }, parameters, moments);
-                first = end;
-            }
+        let kept = |layer: u32| (self.kept_parameters[layer as usize], self.kept[layer as usize]);
+        let of_layers: Vec<(u32, (u64, u64))> = layers.numbers().map(|layer| (layer, kept(layer))).collect();
+        for alike in of_layers.chunk_by(|(_, kept), (_, next)| kept == next) {
+            let (first, (parameters, moments)) = alike[0];
+            self.count_lost(LayerRange { first, end: first + alike.len() as u32 }, parameters, moments);
         }
         for layer in layers.numbers().map(|layer| layer as usize) {
             (self.kept[layer], self.kept_parameters[layer]) = (self.revision, self.revision);
