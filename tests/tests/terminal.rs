@@ -109,7 +109,7 @@ fn what_an_interrupted_comparison_says_stands_in_lines_of_its_own() {
     terminal.press("C-c");
     let shown = terminal.wait_for("what is said", |shown| shown.contains("at once"));
     let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();
-    let said = lines.iter().position(|line| line.starts_with("interrupted: writing what there is;"));
+    let said = lines.iter().position(|line| line.starts_with("interrupted: ending what is under way;"));
     let said = said.unwrap_or_else(|| panic!("no line of its own: {shown}"));
     assert!(lines[said + 1].ends_with("at once") && lines[said + 1].starts_with("  "), "cut between words: {shown}");
     assert!(!shown.contains("^C"), "{shown}");

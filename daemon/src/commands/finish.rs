@@ -20,13 +20,13 @@ pub(super) fn run(options: &FinishOptions) -> anyhow::Result<()> {
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let time = time.map_or_else(String::new, |time| format!(", in about {}", duration(time)));
     let step = |progress: f64| count(progress.max(0.0).round() as u64);
-    if let Some(before) = before {
-        print_line(&format!("instead of   the end at swarm step {}", step(before)));
-    }
     print_line(&format!("finishing    the swarm's learning rate falls from swarm step {} on", step(ending.from)));
     // Members that average all at once have one model already.
     let has_one_model = client.get::<NodeReport>("status").is_ok_and(|report| report.synchronous.is_some());
     let then = if has_one_model { "" } else { "; then the final exchanges" };
     print_line(&format!("complete     at swarm step {}{time}{then}", step(ending.until)));
+    if let Some(before) = before {
+        print_line(&format!("instead of   swarm step {}, where it was to end before", step(before)));
+    }
     Ok(())
 }
