@@ -80,8 +80,7 @@ impl Client {
 
     fn at(address: &str) -> Client {
         // Its token, where it is a daemon of ours.
-        let is_there =
-            |daemon: &RunningDaemon| daemon.status_address.as_deref() == Some(address) && !daemon.is_elsewhere();
+        let is_there = |daemon: &RunningDaemon| daemon.address_here() == Some(address);
         let ours = Run::all().iter().flat_map(Run::daemons).find(|(_, daemon)| is_there(daemon));
         let process = ours.as_ref().map(|(directory, daemon)| (directory.clone(), daemon.pid));
         let token = ours.map(|(_, daemon)| daemon.token);
@@ -299,7 +298,7 @@ pub(super) fn named(name: &Path) -> Result<Run, Failure> {
 
 /// A page of a daemon, where it answers soon.
 pub(super) fn ask<Page: DeserializeOwned>(daemon: &RunningDaemon, page: &str) -> Option<Page> {
-    let address = daemon.status_address.clone().filter(|_| !daemon.is_elsewhere())?;
+    let address = daemon.address_here()?.to_owned();
     Client { address, token: None, process: None, is_guess: false }.get(page).ok()
 }
 

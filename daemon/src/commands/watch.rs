@@ -59,8 +59,7 @@ fn running() -> Result<Vec<Source>, Failure> {
 }
 
 fn daemons(daemons: impl Iterator<Item = RunningDaemon>) -> Vec<Source> {
-    let here = daemons.filter(|daemon| !daemon.is_elsewhere());
-    here.filter_map(|daemon| daemon.status_address).map(Source::Daemon).collect()
+    daemons.filter_map(|daemon| Some(Source::Daemon(daemon.address_here()?.to_owned()))).collect()
 }
 
 /// What one word means: a file, a folder, an address, or the name of a run.

@@ -54,7 +54,7 @@ pub(super) struct Reporter {
     pub(super) own_steps: Option<u64>,
     /// Bytes of a model on its way to a joiner.
     pub(super) state_bytes: u64,
-    /// Whether a checkpoint is being written.
+    /// What comes of checkpoints.
     pub(super) saving: SavingView,
     /// A lock, because a report is also made at the end; held for microseconds.
     pub(super) outlook: Arc<Mutex<Outlook>>,

@@ -68,6 +68,11 @@ impl RunningDaemon {
         differ(&self.boot_id, boot_id()) || differ(&self.pid_namespace, pid_namespace())
     }
 
+    /// Where its status page answers, if it does and runs here.
+    pub fn address_here(&self) -> Option<&str> {
+        self.status_address.as_deref().filter(|_| !self.is_elsewhere())
+    }
+
     /// A token that nobody can guess: 64 hexadecimal digits.
     ///
     /// # Errors

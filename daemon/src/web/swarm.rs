@@ -136,7 +136,7 @@ fn addresses(root: &Path) -> Vec<String> {
     };
     let Some(swarm) = root.parent().filter(|_| is_numbered(root)).and_then(Run::open) else { return Vec::new() };
     let others = swarm.nodes.iter().filter(|node: &&PathBuf| node.as_path() != root);
-    let found = others.filter_map(|node| RunningDaemon::of(node).filter(|it| !it.is_elsewhere())?.status_address);
+    let found = others.filter_map(|node| Some(RunningDaemon::of(node)?.address_here()?.to_owned()));
     let is_here = |address: &String| address.parse().is_ok_and(|at: std::net::SocketAddr| at.ip().is_loopback());
     found.filter(is_here).take(SIBLINGS_MAX).collect()
 }
