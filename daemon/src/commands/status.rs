@@ -31,6 +31,9 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     let up = duration(Duration::try_from_secs_f64(report.seconds).unwrap_or_default());
     print_row(&format!("phase        {}{doing} · up for {up}", report.phase));
     print_row(&format!("progress     {}", progress(&report)));
+    if report.checkpoint_failed {
+        print_row("checkpoint   the last one could not be written (`murmur logs` says why)");
+    }
     print_row(&format!("reachable    {}", report.reachability.text));
     if let Some(hint) = &report.reachability.hint {
         print_row(&format!("             hint: {hint}"));

@@ -72,6 +72,8 @@ impl Page {
         }
         let memory = report.peak_memory_bytes as f64;
         self.gauge("peak_memory", "The most memory that this process has held", Some(Unit::Bytes), memory);
+        let failed = f64::from(u8::from(report.checkpoint_failed));
+        self.gauge("checkpoint_failed", "1 where the last checkpoint could not be written, else 0", None, failed);
         self.gauge("uptime", "Time since the start", Some(Unit::Seconds), report.seconds);
     }
 
@@ -148,12 +150,14 @@ mod tests {
             loss: Some(0.75),
             bytes_sent: 3_000_000_000,
             exchanges_failed: 2,
+            checkpoint_failed: true,
             ..NodeReport::default()
         };
         let text = rendered(&report);
         for line in [
             "murmur_own_steps 1288.0",
             "murmur_loss_nats 0.75",
+            "murmur_checkpoint_failed 1.0",
             "murmur_sent_bytes_total 3000000000.0",
             "murmur_exchanges_total{result=\"failed\"} 2.0",
             "murmur_phase{phase=\"training\"} 1",

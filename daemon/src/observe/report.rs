@@ -56,6 +56,9 @@ pub struct NodeReport {
     /// What is going on now, in a few words.
     #[serde(default)]
     pub doing: String,
+    /// Whether the last checkpoint could not be written; its log says why.
+    #[serde(default)]
+    pub checkpoint_failed: bool,
     /// How far the run has come.
     #[serde(default)]
     pub outlook: OutlookReport,
@@ -247,6 +250,7 @@ impl NodeReport {
         NodeReport {
             name: (!outside.name.is_empty()).then(|| outside.name.to_owned()),
             doing: doing(status, (training, outside.saving, outside.data), team, outside.state_bytes),
+            checkpoint_failed: outside.saving == Saving::Failed,
             outlook: outside.outlook.clone(),
             swarm_tokens_per_second: status.shares.0 * own + told,
             members,
@@ -383,7 +387,7 @@ mod tests {
     use super::*;
 
     /// The keys of `murmur status --format json`, in their order. Programs of others read them: some may come, and none may go.
-    const KEYS: [&str; 57] = [
+    const KEYS: [&str; 58] = [
         "peer",
         "name",
         "run",
@@ -392,6 +396,7 @@ mod tests {
         "data_directory",
         "phase",
         "doing",
+        "checkpoint_failed",
         "outlook",
         "copying",
         "steps",

@@ -160,7 +160,8 @@ fn corrections_that_come_while_a_batch_is_computed_wait_for_its_end() {
     const STEPS: u64 = 60;
     let mut begun = Begun::new();
     let part = begun.part(begun.new.share.holding);
-    let correction = begun.correction(part, 0.01);
+    // Every other one takes back the one before: a machine that is busy lets thousands in, and a captain takes no layers of another size.
+    let corrections = [0.01, -0.01].map(|by| begun.correction(part, by));
     let (control, number, engine) = (begun.team.helpers[&1].control(), begun.new.number, &mut begun.engine);
     let is_reply = |told: &&Told| matches!(told, Told::Of(Event::CorrectionApplied { .. }));
     let mut told = Vec::new();
@@ -171,7 +172,7 @@ fn corrections_that_come_while_a_batch_is_computed_wait_for_its_end() {
             told.extend(begun.told.try_iter());
             // More than a core has open, and as many as are kept during a batch that takes long.
             if ordered < told.iter().filter(is_reply).count() + 32 {
-                let (request, correction) = (RequestId(ordered as u64), correction.clone());
+                let (request, correction) = (RequestId(ordered as u64), corrections[ordered % 2].clone());
                 let order = TrainerOrder::ApplyCorrection { request, part, correction, progress_shift: 0.0 };
                 assert!(control.order(number, order));
                 ordered += 1;
@@ -194,9 +195,10 @@ fn corrections_that_come_while_a_batch_is_computed_wait_for_its_end() {
     // Steps of the team before it was a member.
     let before = 2 + STEPS - steps;
     assert!(corrected_after.len() > 5 && corrected_after.iter().any(|after| *after > 3), "{corrected_after:?}");
+    let mut applied = corrected_after.iter().zip(corrections.iter().cycle()).peekable();
     for step in 2..=2 + STEPS {
-        for _ in corrected_after.iter().filter(|after| before + **after == step) {
-            begun.whole.apply(part, &correction).expect("a correction");
+        while let Some((_, correction)) = applied.next_if(|(after, _)| before + **after == step) {
+            begun.whole.apply(part, correction).expect("a correction");
         }
         if step < 2 + STEPS {
             let taken = step - 2;
