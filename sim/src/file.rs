@@ -266,12 +266,12 @@ sections! {
         pub downlink_bytes_per_second: Drawn<f64> = Drawn::fixed(10e6) => within(1.0, 1e12),
     }
 
-    /// How the hosts' worker pools behave, in the calm phase too.
+    /// How the hosts' worker pools behave.
     pub struct WorkerSection {
-        /// The longest time of an encoding or a merge.
+        /// The longest time of an encoding or a merge, in the calm phase too.
         pub delay_seconds_max: Drawn<f64> =
             Drawn::fixed(WorkerSpec::default().delay.1.as_secs_f64()) => within(0.0, 3600.0),
-        /// Share of orders that find the queue full.
+        /// Share of orders that find the queue full, while there are faults.
         pub overload: Drawn<f64> = Drawn::fixed(WorkerSpec::default().overload) => SHARE,
     }
 

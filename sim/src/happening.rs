@@ -73,10 +73,8 @@ impl Happening {
     /// Whose process must be running for this to happen.
     pub(crate) fn addressee(&self) -> Option<HostIndex> {
         match self {
-            Happening::Begins { .. }
-            | Happening::Incident(_)
-            | Happening::LinksClosed { .. }
-            | Happening::LinkStarved { .. } => None,
+            Happening::Incident(incident) => incident.addressee(),
+            Happening::Begins { .. } | Happening::LinksClosed { .. } | Happening::LinkStarved { .. } => None,
             Happening::Told { host, .. }
             | Happening::Woken { host, .. }
             | Happening::TrainerDue { host, .. }

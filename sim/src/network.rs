@@ -64,6 +64,13 @@ impl Line {
     }
 }
 
+/// A direction that is worse than the network. Payloads pass one after the other.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    spec: LinkSpec,
+    free_at: Time,
+}
+
 /// All links, and the dice.
 #[derive(Debug)]
 pub(crate) struct Network {
@@ -79,7 +86,7 @@ pub(crate) struct Network {
     /// Hosts that hear only each other.
     deaf: BTreeSet<HostIndex>,
     /// Directions that are worse than the network, from and to.
-    ways: BTreeMap<(HostIndex, HostIndex), LinkSpec>,
+    ways: BTreeMap<(HostIndex, HostIndex), Way>,
     /// Pairs, the smaller index first, whose path leads through a relay.
     relayed: BTreeSet<(HostIndex, HostIndex)>,
 }
@@ -140,11 +147,14 @@ impl Network {
         }
         let latency = self.latency(from, to);
         let time_at = |rate: f64| Duration::from_secs_f64(bytes as f64 / rate);
-        let way_time = time_at(self.way(from, to).bytes_per_second);
         let sender = &mut self.lines[from];
         let begins = sender.up_free_at.max(now);
         sender.up_free_at = begins + time_at(sender.up_bytes_per_second);
-        let last_sent = sender.up_free_at.max(begins + way_time);
+        let mut last_sent = sender.up_free_at;
+        if let Some(way) = self.ways.get_mut(&(from, to)) {
+            way.free_at = way.free_at.max(begins) + time_at(way.spec.bytes_per_second);
+            last_sent = last_sent.max(way.free_at);
+        }
         let receiver = &mut self.lines[to];
         let down_time = time_at(receiver.down_bytes_per_second);
         let all_heard = receiver.receive(now, begins + latency, down_time, self.spec.fills_gaps);
@@ -180,7 +190,7 @@ impl Network {
 
     /// Makes a link of dialer and target whose dialer's end opens at `dialer_opens_at`.
     pub(crate) fn connect(&mut self, ends: [HostIndex; 2], peers: [PeerId; 2], dialer_opens_at: Time) -> LinkId {
-        let made = Link { ends, peers, dialer_opens_at, broken: false, is_closed: [false; 2] };
+        let made = Link { ends, peers, dialer_opens_at, broken: false, starves: false, is_closed: [false; 2] };
         self.links.push(Some(Box::new(made)));
         (self.links.len() - 1) as LinkId
     }
@@ -203,6 +213,12 @@ impl Network {
     pub(crate) fn links_between(&self, one: HostIndex, other: HostIndex) -> Vec<LinkId> {
         let joins = |link: &Link| link.ends == [one, other] || link.ends == [other, one];
         self.all_links().filter(|(_, link)| !link.broken && joins(link)).map(|(id, _)| id).collect()
+    }
+
+    /// Marks a link as starving or not; whether that is new.
+    pub(crate) fn set_starving(&mut self, link: LinkId, starves: bool) -> bool {
+        let Some(known) = self.link_mut(link) else { return false };
+        std::mem::replace(&mut known.starves, starves) != starves
     }
 
     /// Marks a link as broken; its ends, where it was not broken already.
@@ -248,7 +264,8 @@ impl Network {
         if spec == LinkSpec::WHOLE {
             self.ways.remove(&(from, to));
         } else {
-            self.ways.insert((from, to), spec);
+            let free_at = self.ways.get(&(from, to)).map_or(Time::ZERO, |way| way.free_at);
+            self.ways.insert((from, to), Way { spec, free_at });
         }
     }
 
@@ -285,7 +302,7 @@ impl Network {
         if self.ways.is_empty() {
             return LinkSpec::WHOLE;
         }
-        self.ways.get(&(from, to)).copied().unwrap_or(LinkSpec::WHOLE)
+        self.ways.get(&(from, to)).map_or(LinkSpec::WHOLE, |way| way.spec)
     }
 
     fn message_delay(&mut self, from: HostIndex, to: HostIndex) -> Duration {
@@ -334,6 +351,18 @@ mod tests {
         assert!(times.iter().all(|time| *time <= Duration::from_millis(1110)), "{times:?}");
         let late = (1..=10).map(|from| send(from, 11)).max();
         assert!(late >= Some(Duration::from_millis(2050)), "{late:?}");
+    }
+
+    #[test]
+    fn payloads_share_a_bad_way() {
+        let mut network = network(3);
+        network.lines.iter_mut().for_each(|line| (line.up_bytes_per_second, line.down_bytes_per_second) = (1e6, 1e6));
+        network.set_way(0, 1, LinkSpec::slow(Duration::ZERO, 1e3));
+        let mut send = |to| arrival(network.transfer_fate(Time::ZERO, 0, to, 1000));
+        let [first, second, other] = [send(1), send(1), send(2)];
+        assert_eq!(first, Duration::from_millis(1100));
+        assert_eq!(second, Duration::from_millis(2100), "behind the first one on the way");
+        assert_eq!(other, Duration::from_millis(103), "by another way");
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct Record {
     pub fragments: u64,
     /// The trainers' objective at the model that the first founder began with.
     pub first_loss: f64,
+    /// The objective that a node reaches which trains alone, where that is not 0 in itself: of the quadratic's own optimum.
+    pub alone_loss: f64,
     /// The end of the run, where the founder has ordered it.
     pub end: Option<OrderedEnd>,
     /// All corrections that nodes ordered, summed up.
@@ -65,6 +67,8 @@ pub struct Record {
     pub deaths: u64,
     /// The last 200,000 notices but accusations, with their time and host.
     pub notices: VecDeque<(Time, HostIndex, Notice)>,
+    /// How many came before those.
+    pub notices_dropped: u64,
     /// What each host has sent, over all its lives.
     pub traffic: Vec<Traffic>,
 }
@@ -140,6 +144,7 @@ impl Record {
     pub(crate) fn note(&mut self, at: Time, host: HostIndex, notice: Notice) {
         if self.notices.len() == NOTICES_MAX {
             self.notices.pop_front();
+            self.notices_dropped += 1;
         }
         self.notices.push_back((at, host, notice));
     }

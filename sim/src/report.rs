@@ -211,6 +211,8 @@ impl Summary {
     pub fn new(plan: &Plan, series: &[Point], rounds: f64) -> Summary {
         let Some(last) = series.last() else { return Summary::default() };
         let learned = series.iter().rev().find(|point| point.seconds <= plan.faults_end.as_secs_f64());
+        // Once a run is over there are no rounds any more, and some messages still.
+        let trained = series.iter().find(|point| point.steps == last.steps).unwrap_or(last);
         let per_round = |count: u64| if rounds > 0.0 { count as f64 / rounds } else { 0.0 };
         Summary {
             loss: last.loss,
@@ -219,9 +221,9 @@ impl Summary {
             worst_disagreement_at_end: last.worst_disagreement,
             exchanges_completed: last.exchanges_completed,
             failed_sides: last.failed_sides,
-            control_messages_per_node_and_round: per_round(last.control_messages),
-            control_bytes_per_node_and_round: per_round(last.control_bytes),
-            payload_bytes_per_node_and_round: per_round(last.payload_bytes),
+            control_messages_per_node_and_round: per_round(trained.control_messages),
+            control_bytes_per_node_and_round: per_round(trained.control_bytes),
+            payload_bytes_per_node_and_round: per_round(trained.payload_bytes),
             payload_bytes: last.payload_bytes,
         }
     }

@@ -44,7 +44,8 @@ pub fn run_seeds(
     interrupted: &AtomicBool,
     mut hear: impl FnMut(Heard<'_>),
 ) -> Vec<SeedReport> {
-    let next = AtomicU64::new(seeds.start);
+    // Counted from the first one: beyond the last there may be no number.
+    let (next, count) = (AtomicU64::new(0), seeds.end - seeds.start);
     let mut finished: Vec<SeedReport> = Vec::new();
     // Those that ended before a seed that comes before them.
     let mut waiting: BTreeMap<u64, Ended> = BTreeMap::new();
@@ -55,11 +56,9 @@ pub fn run_seeds(
             let (sender, next) = (sender.clone(), &next);
             scope.spawn(move || {
                 while !interrupted.load(Ordering::Relaxed) {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(report) = (seed < seeds.end).then(|| run_seed(file, seed, trace, interrupted)).flatten()
-                    else {
-                        return;
-                    };
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let run = || run_seed(file, seeds.start + number, trace, interrupted);
+                    let Some(report) = (number < count).then(run).flatten() else { return };
                     if sender.send(report).is_err() {
                         return;
                     }

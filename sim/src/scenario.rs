@@ -211,6 +211,34 @@ pub enum Incident {
     Tell(HostIndex, Box<Event>),
 }
 
+impl Incident {
+    /// Whose process does it, and so not while it stands still; `None` for what happens to a host from outside.
+    pub(crate) fn addressee(&self) -> Option<HostIndex> {
+        match self {
+            Incident::Leave(host)
+            | Incident::Outdated(host)
+            | Incident::Holds(host, _)
+            | Incident::Finish { at: host, .. }
+            | Incident::Tell(host, _) => Some(*host),
+            Incident::Crash(_)
+            | Incident::Restart { .. }
+            | Incident::Pause(..)
+            | Incident::SlowTrainer(..)
+            | Incident::DiskFull(_)
+            | Incident::DiskFreed(_)
+            | Incident::Break(..)
+            | Incident::PathBecomes { .. }
+            | Incident::LinkBecomes(..)
+            | Incident::Split(_)
+            | Incident::SplitOneWay(_)
+            | Incident::Heal
+            | Incident::NetworkBecomes(_)
+            | Incident::StopLearning
+            | Incident::StopReporting => None,
+        }
+    }
+}
+
 /// A home line, both ways: 80 Mbit/s. A guess at what is common.
 const LINE_BYTES_PER_SECOND: f64 = 10e6;
 

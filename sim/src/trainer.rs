@@ -17,8 +17,8 @@ use std::ops::Range;
 use murmur_protocol::{
     Correction, Ending, Event, Holding, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector,
 };
-use murmur_training::TrainingError;
 use murmur_training::engine::Taken;
+use murmur_training::{EngineState, TrainingError};
 
 pub use objective::Objective;
 pub(crate) use objective::mean;
@@ -55,6 +55,14 @@ pub(crate) trait Learner: fmt::Debug + Send {
     fn step_with_sum(&mut self, sum: &Snapshot, members: u32, progress: f64);
     /// In a synchronous run: takes over another member's replica.
     fn load_replica(&mut self, replica: &Payload) -> Result<(), TrainingError>;
+    /// All that it goes on from after a restart; `None` where what a joiner copies is all.
+    fn save(&mut self) -> Option<Box<EngineState>> {
+        None
+    }
+    /// Goes on from what was saved.
+    fn restore(&mut self, _state: EngineState) -> Result<(), TrainingError> {
+        Ok(())
+    }
     /// The founder has ordered the final decay of the learning rate.
     fn finish(&mut self, ending: Ending);
     /// Whether the swarm's progress has reached the length of the run.
@@ -80,13 +88,27 @@ fn scatter(chunks: &[Payload], held: &[Range<usize>], model: &mut [f32]) -> Resu
 }
 
 /// A checkpoint.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Saved {
-    /// As for a joiner, of what was held then.
-    state: Snapshot,
+    learned: Learned,
     held: Vec<Range<usize>>,
     pub(crate) steps: u64,
     pub(crate) progress: f64,
+}
+
+impl fmt::Debug for Saved {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Saved({} steps)", self.steps)
+    }
+}
+
+/// What a checkpoint has of the learner.
+#[derive(Clone)]
+enum Learned {
+    /// As for a joiner, of what was held then: a quadratic has nothing else but an outer momentum, which begins anew.
+    State(Snapshot),
+    /// As a daemon's.
+    Engine(Box<EngineState>),
 }
 
 /// Something to be done at the next step boundary.
@@ -222,17 +244,26 @@ impl Trainer {
         self.orders.push(order);
     }
 
-    /// What a restarted host resumes from: all but the outer momentum, which a daemon's checkpoint has too.
+    /// What a restarted host resumes from.
     pub(crate) fn save(&mut self) -> Saved {
-        let taken = self.learner.snapshot(Selection::State).expect("a copy in memory");
-        Saved { state: taken.values, held: self.held.clone(), steps: self.steps, progress: self.progress }
+        let learned = match self.learner.save() {
+            Some(state) => Learned::Engine(state),
+            None => Learned::State(self.learner.snapshot(Selection::State).expect("a copy in memory").values),
+        };
+        Saved { learned, held: self.held.clone(), steps: self.steps, progress: self.progress }
     }
 
     /// Goes on from what an earlier life saved. What that one did not hold is as in the first model.
     pub(crate) fn resume(&mut self, saved: &Saved) {
         let held = std::mem::replace(&mut self.held, saved.held.clone());
         self.learner.hold(saved.held.clone());
-        let accepted = self.load_state(&[saved.state.to_payload()], saved.progress);
+        let accepted = match &saved.learned {
+            Learned::State(state) => self.load_state(&[state.to_payload()], saved.progress),
+            Learned::Engine(state) => {
+                let restored = self.learner.restore((**state).clone());
+                self.has_taken(restored, saved.progress)
+            }
+        };
         self.hold(held);
         assert!(accepted, "what was saved fits the same scenario");
         (self.steps, self.reported_steps) = (saved.steps, saved.steps);
@@ -376,7 +407,13 @@ impl Trainer {
     }
 
     fn load_state(&mut self, chunks: &[Payload], progress: f64) -> bool {
-        if self.learner.load_state(chunks).is_err() {
+        let loaded = self.learner.load_state(chunks);
+        self.has_taken(loaded, progress)
+    }
+
+    /// The learner has taken up a model, or could not.
+    fn has_taken(&mut self, taken: Result<(), TrainingError>, progress: f64) -> bool {
+        if taken.is_err() {
             return false;
         }
         // A model that is copied anew after steps of its own counts as the node's own doing.

@@ -3,10 +3,11 @@
 
 use std::sync::atomic::AtomicBool;
 
+use murmur_protocol::Start;
 use murmur_sim::file::{Drawn, MEMORY_BYTES_MAX, Plan, ScenarioFile, built_in, built_ins};
 use murmur_sim::report::SeedReport;
 use murmur_sim::runner::{Heard, Trace, check_determinism, run_seed, run_seeds};
-use murmur_sim::{Disk, Incident};
+use murmur_sim::{Disk, Incident, NodePlan};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -197,6 +198,11 @@ fn contradictions_are_named_with_their_key() {
         ("[liars]\nshare = 1.0\n", "liars.share = 1: somebody must be honest"),
         ("[liars]\nkinds = []\n", "liars.kinds = []"),
         ("[partition]\ngroups = 3\none_way_chance = 0.5\n", "partition.one_way_chance = 0.5"),
+        (
+            "[pauses]\nat_seconds = 10\nseconds = 300\n",
+            "pauses.seconds = 300: nodes go on before half of phases.calm_seconds = 60 is over",
+        ),
+        ("[finish]\nsteps = 5000\n", "finish.steps = 5000: a run that takes 120 s is over by then"),
         ("[phases]\nfaults_seconds = 0\n", "phases.faults_seconds = 0"),
         ("[model]\nlayers = 2\n", "trainer.kind = quadratic: [model] is for the transformer"),
         ("[trainer]\nkind = \"transformer\"\n[model]\nheads = 5\n", "model.width = 64"),
@@ -212,4 +218,67 @@ fn absurd_sizes_have_absurd_estimates() {
     let file = read("[swarm]\nnodes = 4000\nparameters = 100_000_000\n");
     assert_eq!(file.validate(), Ok(()));
     assert!(file.memory_bytes() > 1000 * MEMORY_BYTES_MAX);
+    let file = read(
+        "[swarm]\nnodes = 64\nstep_seconds = 3600\n[phases]\nfaults_seconds = 1e6\n[breaks]\nper_node_and_minute = 600\n",
+    );
+    assert_eq!(file.validate(), Ok(()));
+    assert!(file.memory_bytes() > 10 * MEMORY_BYTES_MAX, "{} bytes", file.memory_bytes());
+}
+
+/// As in a run file: 1 to 10,000 steps.
+#[test]
+fn intervals_beyond_where_a_run_usually_stays_are_taken() {
+    for steps in [1, 500] {
+        let file = read(&format!("[gossip]\ninterval_steps = {steps}\n"));
+        assert_eq!(file.validate(), Ok(()));
+        assert_eq!(file.draw(0).scenario.gossip.interval_steps, steps);
+    }
+}
+
+#[test]
+fn joiners_have_lines_like_those_before_them() {
+    let file = read("[lines]\nuplink_bytes_per_second = 20e3\ndownlink_bytes_per_second = 30e3\n[crowd]\nshare = 3\n");
+    let nodes = file.draw(0).scenario.nodes;
+    assert!(nodes.iter().any(|plan| plan.start == Start::FromPeer));
+    let lines = |plan: &NodePlan| (plan.uplink_bytes_per_second, plan.downlink_bytes_per_second);
+    assert!(nodes.iter().all(|plan| lines(plan) == (20e3, 30e3)), "{nodes:?}");
+}
+
+/// How far models are apart when learning ends is looked at then.
+#[test]
+fn a_seed_is_looked_at_when_its_own_faults_end() {
+    let mut file = scenario("calm");
+    (file.swarm.nodes, file.phases.faults_seconds) = (Drawn::fixed(3), Drawn::between(20.0, 1000.0));
+    let plan = file.draw(1);
+    let report = run_seed(&file, 1, Trace::Off, &NEVER).expect("not interrupted").report;
+    let end = plan.faults_end.as_secs_f64();
+    let at_end = report.series.iter().find(|point| point.seconds == end).expect("a point at that moment");
+    assert_eq!(report.summary.disagreement, at_end.disagreement);
+    assert!(report.has_passed() && report.not_asked.contains(&"completed".to_owned()), "{report:?}");
+    assert!(report.not_asked.contains(&"only held".to_owned()), "{:?}", report.not_asked);
+}
+
+/// Optima that lie further from each other than the first model lies from them; steps of a minute.
+#[test]
+fn checks_hold_for_swarms_of_other_scales() {
+    for text in [
+        "[swarm]\nnodes = 6\n[trainer]\nspread = 10\n",
+        "[swarm]\nnodes = 6\nstep_seconds = 60\n[phases]\nfaults_seconds = 3600\ncalm_seconds = 3600\n",
+    ] {
+        let mut file = read(text);
+        file.checks.disagreement_max = 1.0;
+        for seed in 0..3 {
+            let report = run_seed(&file, seed, Trace::Off, &NEVER).expect("not interrupted").report;
+            let failed: Vec<_> = report.verdicts.iter().filter(|verdict| verdict.finding.is_some()).collect();
+            assert!(failed.is_empty(), "{text}: {failed:?}");
+        }
+    }
+}
+
+#[test]
+fn a_range_of_seeds_ends_at_the_last_number() {
+    let mut file = scenario("calm");
+    file.swarm.nodes = Drawn::fixed(2);
+    let reports = run_seeds(&file, u64::MAX - 2..u64::MAX, 2, Trace::Off, &NEVER, |_| {});
+    assert_eq!(reports.iter().map(|report| report.seed).collect::<Vec<_>>(), [u64::MAX - 2, u64::MAX - 1]);
 }

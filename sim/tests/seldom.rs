@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use murmur_protocol::{ExchangeFailure, Notice};
+use murmur_protocol::{ExchangeFailure, Notice, Phase};
 use murmur_sim::checks::safety;
-use murmur_sim::{DriverSpec, HostIndex, Incident, NodePlan, Record, Scenario, Swarm};
+use murmur_sim::{DriverSpec, HostIndex, Incident, LinkSpec, NodePlan, Record, Scenario, Swarm};
 
 use crate::{after, seconds};
 
@@ -78,6 +78,43 @@ fn a_cut_is_noticed_when_pings_have_stayed_without_answer_and_a_short_one_is_not
         let lost = notices(&record, 0, cut_at).filter(|notice| matches!(notice, Notice::PeerLeft { .. })).count();
         assert_eq!(lost > 0, is_noticed, "{length:?}");
     }
+}
+
+/// A network that falls apart into three parts does so way by way, and no connection is given up earlier for that.
+#[test]
+fn a_cut_of_many_ways_is_noticed_no_earlier_than_one_of_two() {
+    let cut_at = seconds(60);
+    let far = |one: HostIndex, other: HostIndex| one % 3 != other % 3;
+    let mut scenario = Scenario::calm(9);
+    for (one, other) in
+        (0..9).flat_map(|one| (0..9).map(move |other| (one, other))).filter(|(one, other)| far(*one, *other))
+    {
+        scenario = scenario.at(cut_at, Incident::LinkBecomes(one, other, LinkSpec::dead()));
+    }
+    let mut swarm = Swarm::new(scenario, 1);
+    let between = |swarm: &Swarm| -> usize {
+        (0..9).map(|host| connected(swarm, host).into_iter().filter(|other| far(host, *other)).count()).sum()
+    };
+    swarm.run_until(cut_at);
+    let before = between(&swarm);
+    swarm.run_until(cut_at + seconds(10));
+    assert!(before > 20 && between(&swarm) > before / 2, "{before} before, {} after 10 s", between(&swarm));
+    swarm.run_until(cut_at + seconds(36));
+    assert_eq!(between(&swarm), 0);
+}
+
+/// What a process does it does when it goes on: leave, take a hint, hear of another path.
+#[test]
+fn a_sleeper_does_nothing_before_it_wakes() {
+    let (sleeps_at, slept) = (seconds(60), seconds(20));
+    let mut scenario = Scenario::calm(4).at(sleeps_at, Incident::Pause(3, slept));
+    scenario = scenario.at(sleeps_at + seconds(1), Incident::Leave(3));
+    let mut swarm = Swarm::new(scenario, 1);
+    swarm.run_until(sleeps_at + slept - seconds(1));
+    let phase = |swarm: &Swarm| swarm.status(3).map(|status| status.phase);
+    assert_eq!(phase(&swarm), Some(Phase::Training));
+    swarm.run_until(sleeps_at + slept + seconds(30));
+    assert!(phase(&swarm).is_none_or(|phase| phase == Phase::Left), "{:?}", phase(&swarm));
 }
 
 #[test]

@@ -176,6 +176,33 @@ fn a_comparison_shows_ratios_to_the_first_of_scenarios_and_results() {
     assert!(loss.as_ref().is_some_and(|line| line.ends_with("×1.000")), "{loss:?}");
 }
 
+/// A pipe that is closed ends neither the work nor what it is to write.
+#[test]
+fn what_a_replay_or_a_comparison_is_to_write_is_written_though_nobody_reads_on() {
+    let folder = folder();
+    let path = file(folder.path(), SMALL);
+    let output = folder.path().join("output");
+    let output = output.to_str().expect("UTF-8");
+    for (arguments, written) in [
+        (&["replay", &path, "--seed", "1", "--output", output][..], "index.html"),
+        (&["compare", &path, &path, "--seeds", "0..2", "--output", output], "comparison.json"),
+    ] {
+        let mut child = murmur(MURMUR).arg("sim").args(arguments).stdout(Stdio::piped()).spawn().expect("it starts");
+        drop(child.stdout.take());
+        assert!(child.wait().expect("it ends").success(), "{arguments:?}");
+        assert!(folder.path().join("output").join(written).exists(), "{written}");
+    }
+}
+
+#[test]
+fn a_comparison_of_runs_that_fail_a_check_fails() {
+    let folder = folder();
+    let path = file(folder.path(), &format!("{SMALL}{IMPOSSIBLE}"));
+    let (code, message) = failure(&["compare", "calm", &path, "--nodes", "2", "--seeds", "0..2"]);
+    assert!(code == 1 && message.contains("2 seeds of these runs failed a check"), "{code}: {message}");
+    assert!(message.contains("hint: murmur sim replay"), "{message}");
+}
+
 #[test]
 fn every_built_in_scenario_is_listed_and_shown() {
     let list = stdout(&simulate(&["list"]));

@@ -1,6 +1,6 @@
 //! Laws of what a node says, orders and asks for, checked while a run goes on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use murmur_protocol::{Effect, Event, Holding, Message, NetworkOrder, Notice, Part, PeerId, Time};
 
@@ -29,16 +29,27 @@ pub(crate) enum Answer {
 /// the answers of one life of a node, by request, as digests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
-    given: BTreeMap<(u64, Answer, PeerId), u64>,
+    given: BTreeMap<Request, u64>,
+    /// In the order of the first answers.
+    order: VecDeque<Request>,
 }
+
+/// Number of the exchange, what kind of answer, and to whom.
+type Request = (u64, Answer, PeerId);
 
 impl Answers {
     /// Takes in what a node answers to exchange `number` of `peer`.
     pub(crate) fn give(&mut self, answer: Answer, peer: PeerId, number: u64, digest: u64) -> Result<(), Violation> {
-        let first = *self.given.entry((number, answer, peer)).or_insert(digest);
-        if self.given.len() > ANSWERS_MAX {
-            // Numbers of exchanges grow, so the smallest is the oldest, or nearly.
-            self.given.pop_first();
+        let request = (number, answer, peer);
+        let order = &mut self.order;
+        let first = *self.given.entry(request).or_insert_with(|| {
+            order.push_back(request);
+            digest
+        });
+        if self.order.len() > ANSWERS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.given.remove(&oldest);
         }
         ensure!(first == digest, ANSWERED_ONCE, "exchange {number} of {peer}: two answers that differ ({answer:?})");
         Ok(())
@@ -149,6 +160,19 @@ mod tests {
         assert_eq!(answers.give(Answer::Accept, peer, 7, 1), Ok(()), "repeated");
         assert_eq!(answers.give(Answer::Merged, peer, 7, 2), Ok(()), "of another kind");
         assert!(answers.give(Answer::Accept, peer, 7, 3).is_err());
+    }
+
+    /// Each starter counts from when its process began: a founder's numbers stay far below those of who came later.
+    #[test]
+    fn a_second_answer_to_a_founder_is_refused_after_many_to_later_ones() {
+        let [founder, later] = [1, 2].map(|number| PeerId::from_public_key([number; 32]));
+        let mut answers = Answers::default();
+        for number in 0..2 * ANSWERS_MAX as u64 {
+            assert_eq!(answers.give(Answer::Accept, later, 10_000_000 + number, number), Ok(()));
+        }
+        assert_eq!(answers.give(Answer::Accept, founder, 7, 1), Ok(()));
+        assert!(answers.give(Answer::Accept, founder, 7, 2).is_err());
+        assert_eq!((answers.given.len(), answers.order.len()), (ANSWERS_MAX, ANSWERS_MAX));
     }
 
     #[test]

@@ -13,8 +13,10 @@ use crate::network::{LatencySpec, NetworkSpec};
 use crate::scenario::{DriverSpec, HostIndex, NodePlan, Scenario, WorkerSpec};
 use crate::trainer::{QuadraticSpec, TrainerSpec, TransformerSpec};
 
-/// After the last exchange has begun, so long until nothing is in flight any more.
+/// After the last exchange has begun, so long until nothing is in flight any more; and so many steps where those take longer, for
+/// trainers take corrections up between two of them.
 const SILENCE: Duration = Duration::from_secs(25);
+const STEPS_OF_SILENCE: u32 = 3;
 
 /// A run, decided by its file and its seed alone.
 #[derive(Clone, Debug)]
@@ -88,13 +90,14 @@ impl ScenarioFile {
             lossless: is_lossless && schedule.is_gentle && self.liars.is_none(),
         };
         let averaging_ends = faults_end + calm;
+        let longest = schedule.scenario.nodes.iter().map(|plan| plan.step_time).max().unwrap_or_default();
         Plan {
             seed,
             scenario: schedule.scenario.then_calm(faults_end, averaging_ends),
             drawn: dice.into_drawn(),
             faults_end,
             averaging_ends,
-            end: averaging_ends + SILENCE,
+            end: averaging_ends + SILENCE.max(longest * STEPS_OF_SILENCE),
             expectations,
         }
     }
@@ -131,9 +134,10 @@ impl ScenarioFile {
         let section = &self.gossip;
         let steps = Drawn::between(section.interval_steps.from as usize, section.interval_steps.to as usize);
         let fragments = Drawn::between(section.fragments.from.into(), section.fragments.to.into());
+        let kind = dice.choice("gossip.kind", &section.kind);
+        let interval_steps = dice.count("gossip.interval_steps", steps) as u32;
         GossipSpec {
-            kind: dice.choice("gossip.kind", &section.kind),
-            interval_steps: dice.count("gossip.interval_steps", steps) as u32,
+            kind,
             bits: dice.choice("gossip.bits", &section.bits),
             fragments: dice.count("gossip.fragments", fragments) as u16,
             gamma: dice.amount("gossip.gamma", section.gamma),
@@ -142,7 +146,7 @@ impl ScenarioFile {
             outer_learning_rate: dice.amount("gossip.outer_learning_rate", section.outer_learning_rate),
             outer_momentum: dice.amount("gossip.outer_momentum", section.outer_momentum),
             momentum_bits: dice.choice("gossip.momentum_bits", &section.momentum_bits),
-            ..GossipSpec::default()
+            ..at_interval(interval_steps)
         }
     }
 
@@ -202,6 +206,17 @@ impl ScenarioFile {
             }
         };
         (0..count).map(plan).collect()
+    }
+}
+
+/// Exchanges that begin at this interval, which may lie beyond where a run's usually stays.
+pub(super) fn at_interval(interval_steps: u32) -> GossipSpec {
+    let usual = GossipSpec::default();
+    GossipSpec {
+        interval_steps,
+        interval_steps_min: usual.interval_steps_min.min(interval_steps),
+        interval_steps_max: usual.interval_steps_max.max(interval_steps),
+        ..usual
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{GossipSpec, ManifestError};
 
+use super::draw::at_interval;
 use super::drawn::Numbers;
 use super::{Drawn, ScenarioFile, TrainerKind};
 use crate::trainer::{TrainerSpec, TrainerSpecError};
@@ -31,6 +32,9 @@ const PARAMETER_BYTES: f64 = 60.0;
 
 /// Of an exchange that is over: notices, names.
 const EXCHANGE_BYTES: f64 = 1500.0;
+
+/// Of something that is to happen: in the file's plan, in the swarm's copy of it, in its queue.
+const INCIDENT_BYTES: f64 = 500.0;
 
 /// A value that makes no sense.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -123,7 +127,18 @@ impl ScenarioFile {
         let seconds = self.phases.faults_seconds.to + self.phases.calm_seconds.to;
         let rounds = seconds / (self.swarm.step_seconds.from * f64::from(self.gossip.interval_steps.from));
         let models = nodes * (NODE_BYTES + PARAMETER_BYTES * parameters);
-        (PROCESS_BYTES + models + nodes * rounds * EXCHANGE_BYTES) as u64
+        (PROCESS_BYTES + models + nodes * rounds * EXCHANGE_BYTES + self.incidents(nodes) * INCIDENT_BYTES) as u64
+    }
+
+    /// The most incidents of kinds that may come by the thousands.
+    fn incidents(&self, nodes: f64) -> f64 {
+        let breaks = self.breaks.as_ref().map_or(0.0, |section| section.per_node_and_minute.to);
+        let hints = self.hints.as_ref().map_or(0.0, |section| section.per_node_and_minute.to);
+        let bad = self.bad_links.as_ref().map_or(0.0, |section| 2.0 * section.share.to);
+        let relayed = self.relays.as_ref().map_or(0.0, |section| section.share.to);
+        let parted = self.partition.as_ref().is_some_and(|section| section.groups.to > 2);
+        let of_pairs = bad + relayed + f64::from(u8::from(parted));
+        (breaks + hints) * nodes * self.phases.faults_seconds.to / 60.0 + of_pairs * nodes * nodes
     }
 
     fn validate_swarm(&self) -> Checked {
@@ -185,8 +200,8 @@ impl ScenarioFile {
             let steps = Drawn::between(section.interval_steps.from.into(), section.interval_steps.to.into());
             let mut manifest = RunManifest::default();
             let fragments = Drawn::between(section.fragments.from.into(), section.fragments.to.into());
+            manifest.gossip = at_interval(end(steps) as u32);
             (manifest.gossip.bits, manifest.gossip.momentum_bits) = (bits, momentum_bits);
-            manifest.gossip.interval_steps = end(steps) as u32;
             manifest.gossip.fragments = end(fragments) as u16;
             manifest.gossip.gamma = end(section.gamma);
             manifest.gossip.step_fraction = end(section.step_fraction);
@@ -202,6 +217,7 @@ impl ScenarioFile {
 
     /// What keys of a fault must not be together.
     fn validate_faults(&self) -> Checked {
+        self.validate_ends()?;
         if let Some(crowd) = &self.crowd {
             let last = Drawn::fixed(crowd.at_seconds.to + crowd.within_seconds.to);
             IN_TIME.check("crowd", "within_seconds", last, self.phases.faults_seconds)?;
@@ -225,6 +241,26 @@ impl ScenarioFile {
                 let rule = "name at least one lie, or leave the key out for all".to_owned();
                 return Err(mistake("liars.kinds", "[]", rule));
             }
+        }
+        Ok(())
+    }
+}
+
+impl ScenarioFile {
+    /// What goes on beyond the faults is over early enough for the checks: everybody is to come together after it.
+    fn validate_ends(&self) -> Checked {
+        let (faults, calm) = (self.phases.faults_seconds.from, self.phases.calm_seconds.from);
+        if let Some(pauses) = &self.pauses
+            && pauses.at_seconds.to + pauses.seconds.to > faults + calm / 2.0
+        {
+            let rule = format!("nodes go on before half of phases.calm_seconds = {} is over", self.phases.calm_seconds);
+            return Err(mistake("pauses.seconds", pauses.seconds, rule));
+        }
+        if let Some(finish) = &self.finish
+            && finish.at_seconds.to + finish.steps.to * self.swarm.step_seconds.to > faults + calm
+        {
+            let rule = format!("a run that takes {} s is over by then", faults + calm);
+            return Err(mistake("finish.steps", finish.steps, rule));
         }
         Ok(())
     }

@@ -17,6 +17,8 @@ pub(crate) struct Link {
     /// When the dialer's end opens; nothing reaches it before.
     pub(super) dialer_opens_at: Time,
     pub(crate) broken: bool,
+    /// Whether it is decided already when it is given up, should nothing be heard on it until then.
+    pub(crate) starves: bool,
     /// Which ends know that it is broken, or are no more.
     pub(super) is_closed: [bool; 2],
 }

@@ -8,19 +8,23 @@ use murmur_protocol::{Notice, PeerId};
 
 use crate::file::Plan;
 use crate::scenario::{Disk, Incident};
-use crate::{HostIndex, Record, Swarm};
+use crate::{HostIndex, Swarm};
 
-/// A line for every change of state.
-pub fn changes(plan: &Plan, swarm: &Swarm, record: &Record) -> Vec<String> {
+/// A line for every change of state that is kept; the first one says how many are not.
+pub fn changes(plan: &Plan, swarm: &Swarm) -> Vec<String> {
+    let history = swarm.history();
     let machines = plan.scenario.nodes.iter().enumerate().filter_map(|(host, node)| {
         node.lie.map(|lie| (Duration::ZERO, (Some(host), format!("! deceives the others: {lie:?}"))))
     });
     let incidents = machines.chain(told_in_order(&plan.scenario.incidents));
-    let notices = record.notices.iter();
+    let notices = history.notices.iter();
     let notices = notices.map(|(time, host, notice)| (time.since_start(), noticed(swarm, *host, notice)));
     let mut lines: Vec<(Duration, (Option<HostIndex>, String))> = incidents.chain(notices).collect();
     lines.sort_by_key(|(time, _)| *time);
-    lines.iter().map(|(time, (host, text))| line(*time, *host, text)).collect()
+    let dropped = (history.notices_dropped > 0).then(|| {
+        format!("the first {} changes that nodes told are left out: they are too many", history.notices_dropped)
+    });
+    dropped.into_iter().chain(lines.iter().map(|(time, (host, text))| line(*time, *host, text))).collect()
 }
 
 fn line(time: Duration, host: Option<HostIndex>, text: &str) -> String {

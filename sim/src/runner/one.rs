@@ -38,22 +38,27 @@ pub struct Ended {
 /// Runs one seed; `None` when interrupted before its end. A broken invariant of the core, which panics, is a verdict.
 pub fn run_seed(file: &ScenarioFile, seed: u64, trace: Trace, interrupted: &AtomicBool) -> Option<Ended> {
     let plan = file.draw(seed);
-    let run = || observe(file, &plan, trace, interrupted);
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let verdicts = vec![Verdict::failed("no broken invariant", &words(&*panic))];
-        let report = SeedReport { verdicts, ..SeedReport::of(&plan) };
-        Some(Ended { report, changes: Vec::new(), last_lines: Vec::new() })
-    })
-}
-
-fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicBool) -> Option<Ended> {
-    let begin = Instant::now();
     let mut swarm = Swarm::new(plan.scenario.clone(), plan.seed);
     if trace == Trace::On {
         swarm.keep_lines(LINES_KEPT);
     }
+    let run = || observe(file, &plan, &mut swarm, interrupted);
+    let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let verdicts = vec![Verdict::failed("no broken invariant", &words(&*panic))];
+        Some(SeedReport { verdicts, ..SeedReport::of(&plan) })
+    })?;
+    // What has led to a broken invariant is in the trace as well.
+    Some(Ended {
+        changes: if trace == Trace::On { changes(&plan, &swarm) } else { Vec::new() },
+        last_lines: swarm.last_lines().map(|line| line.trim_end().to_owned()).collect(),
+        report,
+    })
+}
+
+fn observe(file: &ScenarioFile, plan: &Plan, swarm: &mut Swarm, interrupted: &AtomicBool) -> Option<SeedReport> {
+    let begin = Instant::now();
     let mut series = Vec::new();
-    for time in moments(file, plan.end) {
+    for time in moments(file, plan) {
         if interrupted.load(Ordering::Relaxed) {
             return None;
         }
@@ -64,7 +69,7 @@ fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicB
     let (digest, entries) = swarm.fingerprint();
     let Verdicts { verdicts, not_asked } = verdicts(plan, &record);
     let rounds = record.lives.iter().map(|life| life.rounds).sum();
-    let report = SeedReport {
+    Some(SeedReport {
         verdicts,
         not_asked,
         summary: Summary::new(plan, &series, rounds),
@@ -74,17 +79,13 @@ fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicB
         simulated_seconds: plan.end.as_secs_f64(),
         real_seconds: begin.elapsed().as_secs_f64(),
         ..SeedReport::of(plan)
-    };
-    Some(Ended {
-        changes: if trace == Trace::On { changes(plan, &swarm, &record) } else { Vec::new() },
-        last_lines: swarm.last_lines().map(|line| line.trim_end().to_owned()).collect(),
-        report,
     })
 }
 
-/// The same moments for all seeds of a file, so that their points lie above each other, and the end: as many in the phase
-/// of faults as in the calm, which is often much longer.
-fn moments(file: &ScenarioFile, end: Duration) -> Vec<Duration> {
+/// The same moments for all seeds of a file, so that their points lie above each other, and the ends of the plan's own phases: as
+/// many in the phase of faults as in the calm, which is often much longer.
+fn moments(file: &ScenarioFile, plan: &Plan) -> Vec<Duration> {
+    let end = plan.end;
     let (faults, calm) = (file.phases.faults_seconds.to, file.phases.calm_seconds.to);
     let period = |phase: f64| (phase / POINTS).max(1.0).round();
     let in_faults = (faults / period(faults)) as usize;
@@ -94,7 +95,9 @@ fn moments(file: &ScenarioFile, end: Duration) -> Vec<Duration> {
     let then = (1..=in_calm).map(|number| begin + number as f64 * period(calm));
     let mut moments: Vec<Duration> = first.chain(then).map(Duration::from_secs_f64).collect();
     moments.retain(|moment| *moment < end);
-    moments.push(end);
+    moments.extend([plan.faults_end, end]);
+    moments.sort_unstable();
+    moments.dedup();
     moments
 }
 

@@ -8,6 +8,7 @@ use crate::checks::{Violation, can_be_remembered_too_long, liveness, nothing_one
 use crate::file::Plan;
 use crate::record::Record;
 use crate::report::Verdict;
+use crate::scenario::Incident;
 
 /// What [`safety`] asks, in the order of a reader's interest.
 const SAFETY: [&str; 18] = [
@@ -76,6 +77,8 @@ pub(super) fn verdicts(plan: &Plan, record: &Record) -> Verdicts {
         ("toward the partner", totals.on_links == 0),
         ("links last", totals.on_links == 0),
         ("one replica", !plan.scenario.synchronous.is_on()),
+        ("completed", record.end.is_none()),
+        ("only held", all_hold_all(plan)),
         ("nothing one-sided", totals.pairs_since(since) == 0),
     ];
     let is_not_asked = |check: &str| {
@@ -85,6 +88,12 @@ pub(super) fn verdicts(plan: &Plan, record: &Record) -> Verdicts {
     let (not_asked, asked): (Vec<&str>, Vec<&str>) =
         SAFETY.iter().chain(&LIVENESS).copied().partition(|check| is_not_asked(check));
     Verdicts { not_asked: not_asked.into_iter().map(str::to_owned).collect(), verdicts: verdicts_of(&asked, found) }
+}
+
+/// Whether every host holds the whole model, from beginning to end.
+fn all_hold_all(plan: &Plan) -> bool {
+    let changes = |(_, incident): &(Duration, Incident)| matches!(incident, Incident::Holds(..));
+    plan.scenario.nodes.iter().all(|node| node.holding.is_all()) && !plan.scenario.incidents.iter().any(changes)
 }
 
 fn aftermath(plan: &Plan) -> Duration {
@@ -109,13 +118,20 @@ mod tests {
         let text = built_in("everything").expect("a built-in scenario").text;
         let plan = toml::from_str::<ScenarioFile>(text).expect("it parses").draw(0);
         let mut record = Record::default();
-        let expected =
-            ["pair distance", "toward the partner", "links last", "one replica", "forgotten", "nothing one-sided"];
+        let expected = [
+            "pair distance",
+            "toward the partner",
+            "links last",
+            "one replica",
+            "forgotten",
+            "nothing one-sided",
+            "completed",
+        ];
         assert_eq!(sorted(verdicts(&plan, &record).not_asked), sorted(expected.map(str::to_owned).into()));
         record.longest_dead = plan.end * 10;
         (record.exchanges.merges, record.exchanges.pairs_by_second) = (2, vec![1; plan.end.as_secs() as usize]);
         let Verdicts { verdicts, not_asked } = verdicts(&plan, &record);
-        assert_eq!(not_asked, ["toward the partner", "links last", "one replica"]);
+        assert_eq!(not_asked, ["toward the partner", "links last", "one replica", "completed"]);
         assert_eq!(verdicts.len() + not_asked.len(), SAFETY.len() + LIVENESS.len());
     }
 

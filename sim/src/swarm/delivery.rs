@@ -126,6 +126,7 @@ impl Swarm {
     pub(super) fn on_link_starved(&mut self, link: LinkId) {
         let now = self.queue.now();
         let Some(ends) = self.network.link(link).map(|link| link.ends()) else { return };
+        self.network.set_starving(link, false);
         let stands_still = |end: HostIndex| self.paused_until[end] > now;
         if (ends.into_iter().any(stands_still) || !self.network.can_reach(ends[0], ends[1]))
             && self.network.break_link(link).is_some()

@@ -1,5 +1,7 @@
 //! What a scenario does to its swarm.
 
+use std::time::Duration;
+
 use murmur_protocol::{Ending, Event};
 
 use super::Swarm;
@@ -64,9 +66,11 @@ impl Swarm {
             if !is_direct {
                 self.break_off_transfers(index, life, link);
             }
-            self.tell(index, Event::PathChanged { peer, is_direct });
-            if is_direct {
-                self.tell_range(index, other, peer);
+            let range = self.scenario.nodes[other].range.filter(|_| is_direct);
+            let range = range.map(|range| Event::RangeFound { peer, range });
+            // One that stands still hears of it when it goes on.
+            for event in [Some(Event::PathChanged { peer, is_direct }), range].into_iter().flatten() {
+                self.reply(index, Duration::ZERO, event);
             }
         }
     }
@@ -96,6 +100,11 @@ impl Swarm {
 
     /// What is cut lasts until nothing was heard for too long.
     fn cut_links(&mut self) {
-        self.network.cut().into_iter().for_each(|link| self.starve(link));
+        for link in self.network.cut() {
+            // A network falls apart way by way: what is cut already has its time.
+            if self.network.set_starving(link, true) {
+                self.starve(link);
+            }
+        }
     }
 }

@@ -40,6 +40,7 @@ impl Swarm {
         }
         if self.history.first_loss == 0.0 {
             self.history.first_loss = self.objective.loss(&trainer.values());
+            self.history.alone_loss = self.scenario.trainer.alone_loss();
         }
         let is_later = self.dead.iter().any(|dead| dead.host == index);
         let set_back = if is_later { plan.clock_set_back } else { Duration::ZERO };

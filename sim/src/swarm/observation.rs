@@ -35,6 +35,11 @@ impl Swarm {
         }
     }
 
+    /// What has been noted so far, without lives and what is added up of them.
+    pub(crate) fn history(&self) -> &Record {
+        &self.history
+    }
+
     /// The model of an honest host that holds all of it.
     fn whole(&self) -> Option<Cow<'_, [f32]>> {
         let is_whole = |host: &Host| {

@@ -91,6 +91,15 @@ impl TrainerSpec {
             TrainerSpec::Transformer(spec) => transformer_layout(&spec.model),
         }
     }
+
+    /// The objective, on average, of a node at its own optimum: optima are drawn evenly from both sides of the centre, at most the spread
+    /// away. A transformer's loss has no such floor that is known.
+    pub(crate) fn alone_loss(&self) -> f64 {
+        match self {
+            TrainerSpec::Quadratic(spec) => f64::from(spec.spread).powi(2) / 6.0,
+            TrainerSpec::Transformer(_) => 0.0,
+        }
+    }
 }
 
 impl TransformerSpec {

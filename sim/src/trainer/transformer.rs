@@ -9,7 +9,7 @@ use std::fmt;
 use murmur_protocol::manifest::GossipSpec;
 use murmur_protocol::{Correction, Ending, Part, Payload, Selection, Snapshot};
 use murmur_training::engine::Taken;
-use murmur_training::{DeviceChoice, Engine, TrainingError};
+use murmur_training::{DeviceChoice, Engine, EngineState, TrainingError};
 
 use super::{Learner, TransformerSpec};
 use crate::scenario::HostIndex;
@@ -71,6 +71,14 @@ impl Learner for Transformer {
         self.engine.load_state(chunks)
     }
 
+    fn save(&mut self) -> Option<Box<EngineState>> {
+        Some(Box::new(self.engine.save().expect("the CPU's memory can be read")))
+    }
+
+    fn restore(&mut self, state: EngineState) -> Result<(), TrainingError> {
+        self.engine.restore(state)
+    }
+
     fn advance_outer(&mut self) -> Result<(), TrainingError> {
         self.engine.advance_outer()
     }
@@ -107,5 +115,34 @@ impl Learner for Transformer {
 impl fmt::Debug for Transformer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Transformer({} parameters)", self.engine.layout().parameters())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::manifest::TransformerModel;
+
+    use super::*;
+    use crate::trainer::{Trainer, TrainerSpec};
+    use crate::{HostIndex, Scenario};
+
+    /// As a daemon does: moments, the place in the data and the counters are in its checkpoint.
+    #[test]
+    fn a_trainer_goes_on_from_a_checkpoint_as_if_nothing_had_been() {
+        const HOST: HostIndex = 1;
+        let model =
+            TransformerModel { layers: 1, width: 16, heads: 2, feed_forward: 32, context: 32, ..Default::default() };
+        let trainer = TrainerSpec::Transformer(TransformerSpec { model, ..TransformerSpec::default() });
+        let scenario = Scenario { trainer, ..Scenario::calm(2) };
+        let mut one = Trainer::new(&scenario, HOST, (1, 1), true);
+        (0..4).for_each(|_| one.step(true, true));
+        let saved = one.save();
+        let mut other = Trainer::new(&scenario, HOST, (1, 2), true);
+        other.resume(&saved);
+        for trainer in [&mut one, &mut other] {
+            (0..3).for_each(|_| trainer.step(true, true));
+        }
+        assert!(one.values() == other.values(), "other bits");
+        assert_eq!((one.steps, one.progress), (other.steps, other.progress));
     }
 }

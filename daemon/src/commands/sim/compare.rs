@@ -12,7 +12,9 @@ use super::output::Output;
 use super::run::{Telling, jobs, read_results, simulate};
 use super::source::Source;
 use crate::cli::SimCompareOptions;
-use crate::console::{Console, note, print_line};
+use crate::console::output::go_on_without_output;
+use crate::console::{Console, counted, note, print_line};
+use crate::failure::{ExitCode, Failure};
 
 /// What is compared.
 enum Run {
@@ -32,16 +34,25 @@ pub(super) fn run(options: &SimCompareOptions) -> anyhow::Result<()> {
         });
     }
     let output = Output::open(options.work.output.as_deref())?;
+    if output.is_some() {
+        go_on_without_output("the work");
+    }
     let interruption = on_interruption()?;
     // Seeds are told on their own only where they fail, as if they were many.
     let telling = Telling { format: options.work.format, trace: Trace::Off, in_full: false };
     let mut reports: Vec<(String, RunReport)> = Vec::new();
+    // Of the runs that are simulated here: how many seeds fail a check, and how to see the first of them.
+    let (mut failed, mut first_failed) = (0, None);
     for (name, run) in options.runs.iter().zip(runs) {
         let report = match run {
             Run::Read(report) => *report,
             Run::ToDo(source) => {
                 note(&format!("running {name}, seeds {}..{}", seeds.start, seeds.end));
-                simulate(&source, seeds.clone(), jobs, &telling, &interruption)
+                let report = simulate(&source, seeds.clone(), jobs, &telling, &interruption);
+                failed += report.failed().count() as u64;
+                first_failed =
+                    first_failed.or_else(|| report.failed().next().map(|seed| source.replay_command(seed.seed)));
+                report
             }
         };
         reports.push((name.clone(), report));
@@ -66,5 +77,11 @@ pub(super) fn run(options: &SimCompareOptions) -> anyhow::Result<()> {
         let message = format!("interrupted in run {} of {}", reports.len(), options.runs.len());
         return Err(interrupted(message).into());
     }
-    Ok(())
+    match first_failed {
+        None => Ok(()),
+        Some(command) => {
+            let message = format!("{} of these runs failed a check", counted(failed, "seed"));
+            Err(Failure::new(ExitCode::Failure, message).hint(command).into())
+        }
+    }
 }

@@ -54,6 +54,9 @@ pub(super) fn replay(options: &SimReplayOptions) -> anyhow::Result<()> {
     let (scenario, seed) = which(options)?;
     let source = Source::load(&scenario, options.nodes, the_one(&options.set)?, 1)?;
     let output = Output::open(options.output.as_deref())?;
+    if output.is_some() {
+        go_on_without_output("the work");
+    }
     let telling = Telling { format: Console::Text, trace: Trace::On, in_full: true };
     let report = simulate(&source, seed..seed + 1, 1, &telling, &on_interruption()?);
     conclude(&source, &report, Console::Text, output.as_ref())

@@ -24,6 +24,8 @@ pub(super) fn crowd(section: &CrowdSection, addresses: usize, dice: &mut Dice, s
         let bootstrap = some_addresses(&mut random, schedule.count(), before, addresses);
         schedule.scenario.nodes.push(NodePlan {
             step_time: like.step_time,
+            uplink_bytes_per_second: like.uplink_bytes_per_second,
+            downlink_bytes_per_second: like.downlink_bytes_per_second,
             range: like.range,
             ..NodePlan::joiner(begins_at, bootstrap)
         });
