@@ -149,7 +149,7 @@ pub enum Command {
     /// Write a checkpoint's model as a folder that the transformers library of Hugging Face loads.
     #[command(after_help = headings::EXPORT)]
     Export(ExportOptions),
-    /// Write a systemd unit that keeps a daemon running.
+    /// Print a systemd unit that keeps a daemon running.
     #[command(after_help = headings::SERVICE)]
     Service(ServiceOptions),
     /// Print what a shell needs to complete murmur's commands and options.

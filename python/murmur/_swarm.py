@@ -20,8 +20,8 @@ from ._node import Node
 #: Seconds within which all daemons listen, where nothing else is said.
 READY_TIMEOUT = 120.0
 
-#: Seconds within which they leave: `murmur local` itself waits 90.
-STOP_TIMEOUT = 100.0
+#: Seconds within which they leave: `murmur local` itself waits 900 for last checkpoints, which may be large.
+STOP_TIMEOUT = 920.0
 
 
 def local(

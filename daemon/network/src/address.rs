@@ -11,7 +11,7 @@ use murmur_protocol::{Address, PeerId};
 /// A text that is no address to dial.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no address: {reason} (an example: /ip4/192.0.2.7/tcp/4001, with /p2p/12D3KooW… at the end where the peer is known)"
+    "{text:?} is no address: {reason} (an example: /ip4/192.0.2.7/tcp/4711, with /p2p/12D3KooW… at the end where the peer is known)"
 )]
 pub struct AddressError {
     /// The text.
@@ -20,7 +20,7 @@ pub struct AddressError {
     pub reason: String,
 }
 
-/// Splits an address as people write it, `/ip4/192.0.2.7/tcp/4001/p2p/12D3…`, into the peer and where it is.
+/// Splits an address as people write it, `/ip4/192.0.2.7/tcp/4711/p2p/12D3…`, into the peer and where it is.
 ///
 /// # Errors
 /// When it is malformed, has no transport that this node speaks, or ends in another kind of peer id.
@@ -170,7 +170,7 @@ mod tests {
             ["", "1.2.3.4:4001", "/ip4/1.2.3.4", "/ip4/1.2.3.4/udp/9", "/ip4/0.0.0.0/tcp/1", "/ip4/1.2.3.4/tcp/0", rsa];
         for text in texts {
             let error = parse_address(text).expect_err(text).to_string();
-            assert!(error.contains("/ip4/192.0.2.7/tcp/4001"), "{error}");
+            assert!(error.contains("/ip4/192.0.2.7/tcp/4711"), "{error}");
         }
     }
 

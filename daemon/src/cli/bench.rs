@@ -30,7 +30,7 @@ pub struct BenchOptions {
     /// Files to train on instead of the built-in stories.
     #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1.., help_heading = DATA)]
     pub data: Vec<PathBuf>,
-    /// A Python with PyTorch, to run the same model in turn.
+    /// A Python with PyTorch, to run the same model in turn, where the run has AdamW without match_batch.
     #[arg(long, value_name = "PYTHON", help_heading = "Comparison")]
     pub python: Option<PathBuf>,
     /// Compare the losses of 50 steps with PyTorch's, from the same weights over the same tokens.

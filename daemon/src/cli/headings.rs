@@ -161,9 +161,13 @@ Examples:
 
 pub(super) const COMPLETIONS: &str = "\
 Examples:
-  murmur completions bash > /etc/bash_completion.d/murmur
+  murmur completions bash | sudo tee /etc/bash_completion.d/murmur > /dev/null
+  mkdir -p ~/.config/fish/completions
   murmur completions fish > ~/.config/fish/completions/murmur.fish
-  murmur completions zsh > ~/.zfunc/_murmur";
+  mkdir -p ~/.zfunc
+  murmur completions zsh > ~/.zfunc/_murmur
+
+For zsh, put fpath=(~/.zfunc $fpath) into ~/.zshrc, before compinit.";
 
 pub(super) const MAN: &str = "\
 Example:

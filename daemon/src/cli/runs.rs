@@ -36,7 +36,8 @@ pub struct StopOptions {
 /// Options of `logs`.
 #[derive(Debug, Args)]
 pub struct LogsOptions {
-    /// The run: its folder or its name [default: the one that has logged last].
+    /// The run: its folder or its name [default: of the daemons that run, the one that started last; else the one that has logged
+    /// last].
     pub run: Option<PathBuf>,
     /// Go on with what is logged from now on, until the daemon ends.
     #[arg(long, short)]

@@ -227,6 +227,17 @@ fn a_daemon_is_named_by_its_run_or_by_its_address_but_not_by_both() {
     assert!(said.contains("cannot be used with '--data-dir <FOLDER>'"), "{said}");
 }
 
+/// The run of the swarm that is asked would be looked at, and the file would not be read.
+#[test]
+fn a_doctor_looks_at_a_run_file_or_at_a_swarm_but_not_at_both() {
+    for swarm in [&["murmur1H6vG"][..], &["--bootstrap", "/ip4/192.0.2.7/tcp/4711"]] {
+        let said = refusal(&[&["doctor", "--run", "run.toml"][..], swarm].concat());
+        assert!(said.contains("cannot be used with"), "{said}");
+        assert!(parsed(&[&["doctor"][..], swarm].concat()).is_ok());
+    }
+    assert!(parsed(&["doctor", "--run", "run.toml"]).is_ok());
+}
+
 /// In a container the address is set for all commands.
 #[test]
 fn an_address_of_the_environment_does_not_keep_a_run_from_being_named() {

@@ -38,7 +38,8 @@ impl ReachabilityReport {
 pub(super) fn describe(reachability: &Reachability) -> Words {
     let list = |addresses: &[Multiaddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let forward = "forward the port that it listens on, TCP and UDP (4711 unless --port or --listen say another), to this machine \
-                   on the router; or, where it has a public IPv6 address, add --listen /ip6/::/tcp/4711";
+                   on the router; or, where it has a public IPv6 address, give it these four addresses in the place of --port: \
+                   --listen /ip4/0.0.0.0/tcp/4711,/ip4/0.0.0.0/udp/4711/quic-v1,/ip6/::/tcp/4711,/ip6/::/udp/4711/quic-v1";
     let (text, hint) = match reachability.state {
         ReachabilityState::Unknown => {
             ("not known yet: no peer has tried to reach this node from outside".to_owned(), None)

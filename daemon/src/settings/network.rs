@@ -36,7 +36,7 @@ section! {
         name: String = String::new() =>
             form("a name of at most 32 bytes, all of which can be seen, or nothing", is_name),
             flag(Flag::new("name", "NAME", NETWORK).of(&[Daemon]));
-        /// Address to listen on, such as /ip4/0.0.0.0/tcp/4711; may be repeated.
+        /// Address to listen on, such as /ip4/0.0.0.0/tcp/4711, in the place of TCP and QUIC on --port; may be repeated.
         ///
         /// Empty: TCP and QUIC on `port` of every IPv4 address. Port 0 lets the system choose.
         listen: Vec<String> = Vec::new() =>

@@ -45,7 +45,7 @@ impl Driver {
     async fn listen_on_one(&mut self, address: &Multiaddr) -> Result<(), String> {
         let listener = self.swarm.listen_on(address.clone()).map_err(|error| match error {
             TransportError::MultiaddrNotSupported(_) => {
-                "it must look like /ip4/0.0.0.0/tcp/4001 or /ip4/0.0.0.0/udp/4001/quic-v1".to_owned()
+                "it must look like /ip4/0.0.0.0/tcp/4711 or /ip4/0.0.0.0/udp/4711/quic-v1".to_owned()
             }
             TransportError::Other(error) => free_port::describe(&error),
         })?;
