@@ -32,6 +32,7 @@ mod watch;
 
 use crate::cli::{Command, JoinOptions, StartOptions};
 use crate::console::{output, settle};
+use crate::process::service_manager::ServiceManager;
 use crate::process::{memory, signal};
 pub use report::page_of as report_page;
 
@@ -57,6 +58,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         }
     }
     if matches!(command, Command::Start(_) | Command::Join(_) | Command::Local(_) | Command::Lend(_)) {
+        ServiceManager::from_environment().into_iter().for_each(ServiceManager::wait_until_ready);
         signal::end_before_the_beginning();
         signal::tell_of_shortened_files();
     }

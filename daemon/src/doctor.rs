@@ -67,6 +67,11 @@ impl Finding {
     }
 
     pub(crate) fn problem(check: &'static str, text: String, fix: impl Into<String>) -> Finding {
-        Finding { check, health: Health::Problem, text, fix: fix.into(), code: ExitCode::Failure }
+        let code = match check {
+            "ports" | "swarm" | "reachable" => ExitCode::Network,
+            "disk" => ExitCode::Files,
+            _ => ExitCode::Failure,
+        };
+        Finding { check, health: Health::Problem, text, fix: fix.into(), code }
     }
 }

@@ -26,13 +26,13 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::cli::{self, LocalOptions};
-use crate::console::{Console, Given, next_commands, note, print_line, settle, wait_for_no_reader};
+use crate::console::{Console, Given, next_commands, note, print_line, quoted, settle, wait_for_no_reader};
 use crate::environment;
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::process::signal::Signals;
 use crate::settings::{NodeSettings, as_typed};
 use crate::setup::corpus::open_corpus;
-use crate::store::{Outline, Series, remember};
+use crate::store::{Outline, Run, Series, remember};
 use crate::tracking::mlflow;
 use child::{Child, Line, Said};
 use folder::{check_owner, finished, new_folder, prepared, prune, remove_unused};
@@ -130,6 +130,12 @@ fn run_in(
         let given = Given { base, tokenizer, files: &settings.data.files, again: "" };
         options.format.show_finished(&run, &manifest, &folder.join("node-0"), &given);
         return Ok(None);
+    }
+    // Its logs and its run file are those of the daemons that run.
+    if Run::open(&folder).is_some_and(|run| run.is_in_use()) {
+        return Err(Failure::new(ExitCode::Files, format!("daemons run in {}", folder.display()))
+            .hint(format!("murmur stop {}, or choose another folder with --directory", quoted(&folder)))
+            .into());
     }
     let is_new = !folder.exists();
     std::fs::create_dir_all(&folder).map_err(|error| {

@@ -16,6 +16,8 @@ pub(crate) enum Happening {
     Begins { host: HostIndex },
     /// The scenario's turn.
     Incident(Box<Incident>),
+    /// What a process was to do while it stood still; void where it was killed meanwhile.
+    Postponed { host: HostIndex, life: Life, incident: Box<Incident> },
     /// A local driver replies, or a dial came to nothing.
     Told { host: HostIndex, life: Life, event: Box<Event> },
     /// The node's deadline; void unless `wake` is the last one set.
@@ -73,9 +75,12 @@ impl Happening {
     /// Whose process must be running for this to happen.
     pub(crate) fn addressee(&self) -> Option<HostIndex> {
         match self {
-            Happening::Incident(incident) => incident.addressee(),
-            Happening::Begins { .. } | Happening::LinksClosed { .. } | Happening::LinkStarved { .. } => None,
-            Happening::Told { host, .. }
+            Happening::Begins { .. }
+            | Happening::Incident(_)
+            | Happening::LinksClosed { .. }
+            | Happening::LinkStarved { .. } => None,
+            Happening::Postponed { host, .. }
+            | Happening::Told { host, .. }
             | Happening::Woken { host, .. }
             | Happening::TrainerDue { host, .. }
             | Happening::IdleBoundary { host, .. }

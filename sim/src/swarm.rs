@@ -223,6 +223,11 @@ impl Swarm {
         match happening {
             Happening::Begins { host } => self.begin(host, self.scenario.nodes[host].start),
             Happening::Incident(incident) => self.on_incident(*incident),
+            Happening::Postponed { host, life, incident } => {
+                if self.living(host, life).is_some() {
+                    self.on_incident(*incident);
+                }
+            }
             Happening::Told { host, life, event } => self.tell_life(host, life, *event),
             Happening::Woken { host, life, wake } => self.on_woken(host, life, wake),
             Happening::TrainerDue { host, life, due } => self.on_trainer_due(host, life, due),

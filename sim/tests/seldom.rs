@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use murmur_protocol::{ExchangeFailure, Notice, Phase};
+use murmur_protocol::{Event, ExchangeFailure, Notice, Phase};
 use murmur_sim::checks::safety;
-use murmur_sim::{DriverSpec, HostIndex, Incident, LinkSpec, NodePlan, Record, Scenario, Swarm};
+use murmur_sim::{Disk, DriverSpec, HostIndex, Incident, LinkSpec, NodePlan, Record, Scenario, Swarm};
 
 use crate::{after, seconds};
 
@@ -115,6 +115,20 @@ fn a_sleeper_does_nothing_before_it_wakes() {
     assert_eq!(phase(&swarm), Some(Phase::Training));
     swarm.run_until(sleeps_at + slept + seconds(30));
     assert!(phase(&swarm).is_none_or(|phase| phase == Phase::Left), "{:?}", phase(&swarm));
+}
+
+/// What the process was to do that was killed in its sleep the next one does not do.
+#[test]
+fn a_sleeper_that_is_killed_takes_with_it_what_it_was_to_do() {
+    let sleeps_at = seconds(60);
+    let restart = Incident::Restart { host: 3, same_identity: true, disk: Disk::Lost };
+    let scenario = Scenario::calm(4).at(sleeps_at, Incident::Pause(3, seconds(20)));
+    let rests = Incident::Tell(3, Box::new(Event::RestBegan));
+    let scenario = scenario.at(sleeps_at + seconds(1), rests).at(sleeps_at + seconds(2), restart);
+    let mut swarm = Swarm::new(scenario, 1);
+    swarm.run_until(sleeps_at + seconds(40));
+    assert!(!swarm.status(3).expect("it runs").is_resting);
+    assert!(!connected(&swarm, 3).is_empty());
 }
 
 #[test]

@@ -131,6 +131,45 @@ fn a_daemon_in_the_background_is_asked_listed_logged_and_stopped_without_a_word_
     let (code, text, errors) = machine.run(&["remove", "tiny", "--yes"]);
     assert!(code == 0 && text.starts_with("removed "), "{errors}");
     assert!(!directory.exists() && machine.list().is_empty());
+    // Another run of the same name in its run file, in another folder, as after a second `murmur start`.
+    let other = machine.home.path().join("murmur/tiny-2");
+    let other_path = other.to_str().expect("UTF-8");
+    let (code, _, errors) =
+        machine.run(&[&["start", "-d", run_file, "--data-dir", other_path, "--steps", "3"], &QUIET[..]].concat());
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(machine.run(&["stop", other_path]).0, 0);
+    let (code, _, errors) = machine.run(&["remove", "tiny", "--yes"]);
+    assert!(code == 5 && errors.contains("there is no run tiny on this machine"), "{code}: {errors}");
+    assert!(other.exists(), "the name of a run file is no folder to delete");
+}
+
+/// A provider's notice, the end of a stay or of a run come first; then the machine shuts down, and every process is told.
+#[test]
+fn one_signal_to_a_daemon_that_leaves_already_costs_no_checkpoint() {
+    let machine = Machine::new();
+    let settings = machine.home.path().join("node.toml");
+    let notice = machine.home.path().join("notice");
+    let text = std::fs::read_to_string(&settings).expect("a file") + &format!("[stay]\nnotice_file = {notice:?}\n");
+    std::fs::write(&settings, text).expect("written");
+    let run_file = write_run(machine.home.path(), TINY_RUN);
+    let run_file = run_file.to_str().expect("UTF-8");
+    let (code, _, errors) = machine.run(&[&["start", "-d", run_file], &QUIET[..]].concat());
+    assert_eq!(code, 0, "{errors}");
+    let report = machine.status_after_steps(10);
+    let root = machine.home.path().join("murmur/tiny");
+    let daemon = std::fs::read_to_string(root.join("daemon.json")).expect("it runs");
+    let daemon: serde_json::Value = serde_json::from_str(&daemon).expect("JSON");
+    let pid = daemon["pid"].to_string();
+    let log = root.join("log/daemon.log");
+    let leaves = || std::fs::read_to_string(&log).unwrap_or_default().contains("leaving the swarm: notice from ");
+    std::fs::write(&notice, "").expect("written");
+    murmur_tests::wait_until("it to leave", leaves);
+    // It may have left before: then there is no process to tell.
+    let _ = std::process::Command::new("kill").args(["-TERM", &pid]).status();
+    murmur_tests::wait_until("its end", || !root.join("daemon.json").exists());
+    let (_, log, _) = machine.run(&["logs"]);
+    assert!(!log.contains("ended without leaving"), "{log}");
+    assert!(root.join("checkpoints").exists(), "{report:?} {log}");
 }
 
 #[test]

@@ -104,6 +104,34 @@ fn a_closed_run_takes_in_ticket_holders_and_refuses_strangers() {
     is_private(&founder.directory.join("membership.secret"));
 }
 
+/// A secret of its own would part it from all others for good.
+#[test]
+fn who_joins_an_open_run_as_a_closed_one_is_refused() {
+    let folder = folder();
+    let founder = founder(&folder, &[]);
+    let (code, message) = refused(&folder, &[&founder.ticket(), "--closed"]);
+    assert!(code == 3 && message.contains("this run is open: --closed would part this node from it"), "{message}");
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "ab".repeat(32)).expect("written");
+    let (code, message) = refused(&folder, &["--bootstrap", &founder.address(), "--secret-file", text(&file)]);
+    assert!(code == 3 && message.contains("--secret-file would part this node from it"), "{message}");
+}
+
+/// A ticket is asked for in another folder than that in which the daemon was started.
+#[test]
+fn a_ticket_of_a_closed_run_with_a_relative_folder_is_had_from_anywhere() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let mut start = murmur(MURMUR);
+    start.args(["start", text(&run_file), "--closed"]).current_dir(folder.path());
+    let daemon = Daemon::spawn_with(start, Path::new("node"));
+    let address = daemon.status_address();
+    let mut ask = murmur(MURMUR);
+    ask.args(["ticket", "--address", &address]).current_dir("/");
+    let line = succeeded(&output_of(&mut ask));
+    assert!(line.trim().strip_prefix("murmur join ").is_some_and(|ticket| ticket.parse::<Ticket>().is_ok()), "{line}");
+}
+
 #[cfg(unix)]
 fn is_private(path: &Path) {
     use std::os::unix::fs::PermissionsExt;

@@ -262,6 +262,13 @@ pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)
                     return Err(Failure::new(ExitCode::Files, message)
                         .hint("type this as that user: only that user may read its daemon.json"));
                 }
+                if run.is_in_use() {
+                    let message =
+                        format!("the daemon in {} is not ready yet, or a command uses it", run.directory.display());
+                    return Err(Failure::new(ExitCode::Network, message).hint(
+                        "try again in a while: data may be prepared, or the model loaded; Ctrl-C in its terminal ends it",
+                    ));
+                }
                 let message = format!("no daemon runs in {}", run.directory.display());
                 return Err(Failure::new(ExitCode::Network, message)
                     .hint(format!("`murmur list` shows what runs; to start this one: {}", start_line(&run.nodes[0]))));
@@ -284,16 +291,19 @@ pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)
 /// # Errors
 /// When there is none.
 pub(super) fn named(name: &Path) -> Result<Run, Failure> {
-    Run::named(name).ok_or_else(|| {
-        if let Err(error) = std::fs::read_dir(name)
-            && error.kind() == std::io::ErrorKind::PermissionDenied
-        {
-            return Failure::new(ExitCode::Files, format!("cannot look into {}: {error}", name.display()))
-                .hint("it is another user's: type this as that user");
-        }
-        Failure::new(ExitCode::Files, format!("there is no run {} on this machine", name.display()))
-            .hint("`murmur list` shows the runs of this machine; a folder elsewhere is given by its path")
-    })
+    Run::named(name).ok_or_else(|| no_run(name))
+}
+
+/// The failure where no run is called so.
+pub(super) fn no_run(name: &Path) -> Failure {
+    if let Err(error) = std::fs::read_dir(name)
+        && error.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        return Failure::new(ExitCode::Files, format!("cannot look into {}: {error}", name.display()))
+            .hint("it is another user's: type this as that user");
+    }
+    Failure::new(ExitCode::Files, format!("there is no run {} on this machine", name.display()))
+        .hint("`murmur list` shows the runs of this machine; a folder elsewhere is given by its path")
 }
 
 /// A page of a daemon, where it answers soon.

@@ -18,6 +18,7 @@ use crate::console::{Console, note, print_fitted, print_line, quoted};
 use crate::daemon::network_config;
 use crate::doctor::{self, Finding, Found, Health, Measured};
 use crate::failure::{ExitCode, Failure};
+use crate::limits::memory_check::checkpoint_bytes;
 use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::base_model;
@@ -116,8 +117,8 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     drop(corpus);
     let megabits = found.as_ref().and_then(|found| found.megabits);
     findings.extend(measured.as_ref().map(|measured| doctor::judge_averaging(measured, megabits)));
-    let parameters = murmur_training::trained_layout(&manifest).parameters();
-    findings.push(doctor::check_storage(&directory_of(&manifest, &settings), parameters, settings.checkpoint.keep));
+    let checkpoint = checkpoint_bytes(&manifest, settings.training.moment_bits == 8);
+    findings.push(doctor::check_storage(&directory_of(&manifest, &settings), checkpoint, settings.checkpoint.keep));
     let verdict = doctor::verdict((&manifest, &settings), measured.as_ref(), found.as_ref(), &findings);
 
     if options.machine.format == Some(Console::Json) {

@@ -19,7 +19,7 @@ use crate::daemon::Entry;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
 use crate::process::background;
-use crate::settings::NodeSettings;
+use crate::settings::{NetworkSettings, NodeSettings};
 use crate::setup::base_model;
 use crate::store::{DataDirectory, SECRET_FILE};
 use crate::team;
@@ -119,6 +119,9 @@ fn no_ticket(text: &str, error: &TicketError) -> Failure {
 pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
     // As in `murmur join "$TICKET"` without that variable.
     options.ticket = options.ticket.filter(|ticket| !ticket.trim().is_empty());
+    if options.ticket.as_deref() == Some("-") {
+        options.ticket = Some(ticket_from_input()?);
+    }
     let mut settings = node::settings(&options.node)?;
     let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
     resume_by_run(&mut settings, options.ticket.as_deref());
@@ -129,10 +132,12 @@ pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
         return Err(nowhere_to_go().into());
     }
     let run = destination.credentials.as_ref().map(|credentials| credentials.run);
-    let known = |Reached { manifest, secret, .. }| (manifest, secret);
+    let known = |Reached { manifest, secret, .. }, settings: &NodeSettings| {
+        check_openness(settings, secret.as_ref()).map(|()| (manifest, secret))
+    };
     let asking = Asking::begin(&settings)?;
     let (manifest, secret) = match (asking.ask(&destination, &settings), claimed_run(&settings, run)) {
-        (Ok(told), _) => known(destination.reached(told)),
+        (Ok(told), _) => known(destination.reached(told), &settings)?,
         // Any node may vanish, the ticket's too: a member that comes back knows the run and its other peers.
         (Err(unanswered), Some(manifest)) => {
             note(&format!("warning: {}", Failure::from(unanswered)));
@@ -141,7 +146,7 @@ pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
         }
         (Err(unanswered), None) => {
             let told = asking.search(&mut destination, &settings, unanswered)?;
-            known(destination.reached(told))
+            known(destination.reached(told), &settings)?
         }
     };
     drop(asking);
@@ -154,6 +159,18 @@ pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
     let entry =
         Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, base, loaded, stay };
     node::run(manifest, settings, directory, (entry, secret), &options.node)
+}
+
+/// A run that a member tells without a secret is open: a node with one of its own would reach nobody.
+fn check_openness(settings: &NodeSettings, secret: Option<&Secret>) -> Result<(), Failure> {
+    let NetworkSettings { closed, secret_file, .. } = &settings.network;
+    if secret.is_some() || (!closed && secret_file.as_os_str().is_empty()) {
+        return Ok(());
+    }
+    let option = if *closed { "--closed" } else { "--secret-file" };
+    let message = format!("this run is open: {option} would part this node from it");
+    Err(Failure::new(ExitCode::Settings, message)
+        .hint("leave it out, in the node file and the environment too; only who founds a run can close it"))
 }
 
 /// Neither a ticket nor an address was given, nor does the node file name one.

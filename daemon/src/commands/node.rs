@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use clap::{Args as _, FromArgMatches as _};
+
 use murmur_network::{IdentityError, Keypair, parse_address};
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
 
@@ -13,7 +15,7 @@ use crate::environment;
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::process::memory;
 use crate::remote::{self, Allowance};
-use crate::settings::{NodeSettings, OutOfRange, fault, load_node_settings};
+use crate::settings::{Daemon, Flags, NodeSettings, OutOfRange, fault, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
 use crate::team;
 
@@ -27,9 +29,16 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     settled(settings)
 }
 
-/// The same of a machine on which no daemon is to run.
+/// The same of a machine on which no daemon is to run. What only a daemon takes is in the environment all the same.
 pub(super) fn machine_settings(options: &MachineOptions) -> Result<NodeSettings, Failure> {
     let mut settings = from_file(options)?;
+    let of_daemon = Flags::<Daemon>::augment_args(clap::Command::new("murmur")).try_get_matches_from(["murmur"]);
+    let of_daemon = of_daemon.and_then(|matches| Flags::<Daemon>::from_arg_matches(&matches)).map_err(|error| {
+        let text = error.to_string();
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Failure::new(ExitCode::CommandLine, message).hint("a variable of the environment says so")
+    })?;
+    of_daemon.take_into(&mut settings);
     options.settings.take_into(&mut settings);
     settled(settings)
 }
@@ -47,6 +56,13 @@ fn settled(settings: NodeSettings) -> Result<NodeSettings, Failure> {
         Failure::new(ExitCode::Settings, format!("{key} = {value} {}", fault(&value)))
             .hint(format!("{option} takes {takes}"))
     })?;
+    let NodeSettings { checkpoint, data, model, network, stay, tensorboard, .. } = &settings;
+    let places = [&checkpoint.directory, &data.cache, &data.tokenizer, &model.base, &network.secret_file];
+    let more = [&stay.notice_file, &tensorboard.directory].into_iter().chain(&data.files);
+    if let Some(place) = places.into_iter().chain(more).find(|place| place.to_str().is_none()) {
+        return Err(Failure::new(ExitCode::Settings, format!("the name {} is not UTF-8", place.display()))
+            .hint("rename it, or link to it by another name"));
+    }
     let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
     Ok(settings)
 }

@@ -9,7 +9,8 @@ use crate::failure::{ExitCode, Failure};
 use crate::store::{Run, bytes_in, remove};
 
 pub(super) fn run(options: &RemoveOptions) -> anyhow::Result<()> {
-    let run = client::named(&options.run)?;
+    // Several may have one name in their run files: what is deleted is named as `murmur list` shows it.
+    let run = Run::in_folder(&options.run).ok_or_else(|| client::no_run(&options.run))?;
     if run.is_in_use() {
         return Err(in_use(&run).into());
     }

@@ -58,7 +58,8 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     if options.system.is_none() {
         note("            loginctl enable-linger lets it run while nobody is logged in");
     }
-    print_line(unit(&program, &arguments, &folders, options.system.as_deref()).trim_end());
+    let uses_tmp = uses_tmp(&program, &arguments, &folders, &settings);
+    print_line(unit(&program, &arguments, &folders, (options.system.as_deref(), uses_tmp)).trim_end());
     Ok(())
 }
 
@@ -193,7 +194,17 @@ impl Folders {
     }
 }
 
-fn unit(program: &Path, arguments: &[String], folders: &Folders, user: Option<&str>) -> String {
+/// Whether something that the daemon needs lies where a service with folders of its own for temporary files does not find it.
+fn uses_tmp(program: &Path, arguments: &[String], folders: &Folders, settings: &NodeSettings) -> bool {
+    let places = settings.data.files.iter().map(PathBuf::as_path);
+    let places = places.chain(settings.model.base()).chain(settings.data.tokenizer());
+    let places = places.map(|place| folders.here.join(place));
+    let named = arguments.iter().map(PathBuf::from).chain([program.to_owned(), folders.here.clone()]);
+    let mut all = places.chain(named).chain(folders.writable.iter().cloned());
+    all.any(|place| place.starts_with("/tmp") || place.starts_with("/var/tmp"))
+}
+
+fn unit(program: &Path, arguments: &[String], folders: &Folders, (user, uses_tmp): (Option<&str>, bool)) -> String {
     let words = std::iter::once(program.display().to_string()).chain(arguments.iter().cloned());
     let command = words.map(|word| escaped(&word)).collect::<Vec<_>>().join(" ");
     let writable = folders.writable.iter().map(|folder| escaped_path(&folder.display().to_string()));
@@ -236,8 +247,7 @@ Nice=5
 # It reads its data and writes its own folders.
 UMask=0077
 NoNewPrivileges=yes
-PrivateTmp=yes
-ProtectSystem=strict
+{private_tmp}ProtectSystem=strict
 ProtectHome=read-only
 ReadWritePaths={writable}
 ProtectControlGroups=yes
@@ -257,6 +267,7 @@ WantedBy={wanted_by}
 ",
         version = env!("CARGO_PKG_VERSION"),
         here = folders.here.display().to_string().replace('%', "%%"),
+        private_tmp = if uses_tmp { "" } else { "PrivateTmp=yes\n" },
         for_system = if user.is_some() { FOR_SYSTEM } else { "" },
     )
 }
@@ -298,7 +309,7 @@ mod tests {
             variables: vec![("HF_HOME", "/srv/hugging face".to_owned())],
         };
         let arguments = ["start", "--data-dir", "/srv/mur mur/50%"].map(str::to_owned);
-        let text = unit(Path::new("/bin/true"), &arguments, &folders, Some("root"));
+        let text = unit(Path::new("/bin/true"), &arguments, &folders, (Some("root"), false));
         assert!(text.contains("ExecStart=/bin/true start --data-dir \"/srv/mur mur/50%%\"\n"), "{text}");
         assert!(text.contains("ReadWritePaths=\"/srv/mur mur/50%%\" /srv/$tensorboard\n"), "{text}");
         assert!(text.contains("WorkingDirectory=/srv/50%% more\n"), "{text}");
@@ -307,7 +318,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let file = folder.path().join("murmur.service");
         for user in [Some("root"), None] {
-            std::fs::write(&file, unit(Path::new("/bin/true"), &arguments, &folders, user)).expect("written");
+            std::fs::write(&file, unit(Path::new("/bin/true"), &arguments, &folders, (user, false))).expect("written");
             let mut verify = std::process::Command::new("systemd-analyze");
             verify.args(["verify", "--man=no"]).args(user.is_none().then_some("--user")).arg(&file);
             let Ok(output) = verify.env("SYSTEMD_LOG_LEVEL", "warning").output() else {
@@ -318,6 +329,25 @@ mod tests {
             let ours: Vec<&str> = said.lines().filter(|line| line.contains("murmur.service")).collect();
             assert!(ours.is_empty(), "{said}");
         }
+    }
+
+    /// Else the daemon would find another folder in its place.
+    #[test]
+    fn a_service_has_no_temporary_files_of_its_own_where_something_that_it_needs_is_among_the_others() {
+        let mut settings = NodeSettings::default();
+        let mut folders = Folders { here: "/srv".into(), writable: vec!["/srv/node".into()], variables: Vec::new() };
+        let arguments = ["start", "--data-dir", "/srv/node"].map(str::to_owned);
+        let uses = |folders: &Folders, settings: &NodeSettings| {
+            uses_tmp(Path::new("/usr/bin/murmur"), &arguments, folders, settings)
+        };
+        assert!(!uses(&folders, &settings));
+        let text = |uses_tmp| unit(Path::new("/usr/bin/murmur"), &arguments, &folders, (None, uses_tmp));
+        assert!(text(false).contains("PrivateTmp=yes\n") && !text(true).contains("PrivateTmp"));
+        settings.data.files = vec!["/tmp/book.txt".into()];
+        assert!(uses(&folders, &settings));
+        settings.data.files.clear();
+        folders.here = "/var/tmp/mine".into();
+        assert!(uses(&folders, &settings));
     }
 
     #[test]

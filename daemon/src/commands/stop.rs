@@ -7,6 +7,7 @@ use super::client;
 use crate::cli::StopOptions;
 use crate::console::{note, print_line, quoted};
 use crate::failure::{ExitCode, Failure};
+use crate::observe::report::NodeReport;
 use crate::process::suspended::is_suspended;
 use crate::store::{RunningDaemon, is_in_use, newest_checkpoint};
 
@@ -29,7 +30,13 @@ pub(super) fn run(options: &StopOptions) -> anyhow::Result<()> {
         return Err(failure.hint(format!("say which: {}", folders.join(", or "))).into());
     }
     for (folder, daemon) in &found {
-        ask_to_leave(folder, daemon)?;
+        // A second signal would end it without its last checkpoint.
+        let leaves = client::ask::<NodeReport>(daemon, "status").is_some_and(|report| report.is_leaving());
+        if leaves {
+            note(&format!("leaving     process {} in {} already", daemon.pid, folder.display()));
+        } else {
+            ask_to_leave(folder, daemon)?;
+        }
     }
     let deadline = Instant::now() + TIMEOUT;
     for (folder, daemon) in &found {

@@ -81,9 +81,10 @@ fn after_jump(length: Length, jump: Jump) -> Option<Length> {
     }
 }
 
-/// Orders the end of the run so that it is complete when this length is over.
+/// Orders the end of the run so that it is complete when this length is over. `asked`: the option that has asked for it at this start.
 pub(super) async fn finish_after(
     mut length: Length,
+    asked: Option<AskedLength>,
     root: PathBuf,
     reports: watch::Receiver<NodeReport>,
     finisher: Finisher,
@@ -94,6 +95,13 @@ pub(super) async fn finish_after(
         sleep(PERIOD).await;
         let report = reports.borrow().clone();
         if report.is_finishing {
+            if let Some(asked) = asked.filter(|_| look == 1) {
+                let (option, end) = (asked.option(), figures::count(report.ends_at.unwrap_or_default() as u64));
+                note(&format!(
+                    "warning: the end of this run is ordered already, at swarm step {end}: {option} changes nothing\n\
+                     hint: `murmur finish --in TIME` orders another end"
+                ));
+            }
             return;
         }
         if let Some(set) = clock.look().and_then(|jump| after_jump(length, jump)) {

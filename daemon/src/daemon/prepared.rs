@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use murmur_protocol::manifest::DataSource;
 use murmur_protocol::{HelperLine, RunManifest, Start};
-use murmur_training::optimizer::moment_lengths;
 use murmur_training::team::TeamBase;
 use murmur_training::{Corpus, Engine, PretrainedBase, TrainingOptions, clear_prepared};
 
@@ -17,8 +16,9 @@ use crate::console::figures::counted;
 use crate::console::{Console, FinishedRun, note, quoted};
 use crate::doctor::own_speed;
 use crate::failure::{ExitCode, Failure};
+use crate::limits::daily_traffic;
 use crate::limits::expected_traffic::ExpectedTraffic;
-use crate::limits::{daily_traffic, memory_check};
+use crate::limits::memory_check::{self, checkpoint_bytes};
 use crate::setup::arrangement::{Arranged, Fitted, arrange};
 use crate::setup::base_model::{self, ReadBase};
 use crate::setup::corpus::open_corpus;
@@ -91,7 +91,7 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
     }
     let options = devices.options(training);
     let shared = shared.map(|shared| {
-        let store = shared.store.keeping_free(checkpoint_bytes(plan, &options));
+        let store = shared.store.keeping_free(checkpoint_bytes(&plan.manifest, options.moments_in_8_bits));
         SharedData { store, ..shared }
     });
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
@@ -238,20 +238,11 @@ fn in_team(
 
 /// Whether there is room for checkpoints.
 fn check_disk(plan: &Plan, options: &TrainingOptions) -> Result<(), Failure> {
-    let needed = checkpoint_bytes(plan, options);
+    let needed = checkpoint_bytes(&plan.manifest, options.moments_in_8_bits);
     let there = checkpoints_in(&plan.directory.checkpoints_path());
     let warning = memory_check::check_disk(plan.directory.root(), needed, (plan.settings.checkpoint.keep, there))?;
     warning.iter().for_each(|warning| note(warning));
     Ok(())
-}
-
-/// What a checkpoint takes on disk.
-fn checkpoint_bytes(plan: &Plan, options: &TrainingOptions) -> u64 {
-    let layout = murmur_training::trained_layout(&plan.manifest);
-    let moments = moment_lengths(&plan.manifest.optimizer, &layout, options.moments_in_8_bits);
-    // Slow weights and their momentum.
-    let outer = if plan.manifest.gossip.outer_learning_rate > 0.0 { 8 * layout.parameters() } else { 0 };
-    (4 * layout.parameters() + moments.bytes() + outer) as u64
 }
 
 fn node(plan: &Plan) -> [u8; 32] {

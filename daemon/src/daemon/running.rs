@@ -41,6 +41,7 @@ use crate::process::signal::Signals;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon, newest_checkpoint, unsaved};
 use crate::team::captain::Helpers;
+use crate::team::report::TeamSource;
 use crate::web::About;
 
 /// Facts waiting for the engine, which takes microseconds for each.
@@ -181,7 +182,9 @@ impl Running {
         let directory = Arc::new(directory);
         beside_engine.push(beside(remember_peers_regularly(directory.clone(), reporter.pictures.clone())));
         beside_engine.push(beside(keep_the_finish(directory.clone(), reporter.pictures.clone(), FINISH_PERIOD)));
-        let secret_file = secret.is_some().then(|| directory.secret_path());
+        // Absolute: who asks for a ticket is in another folder.
+        let secret_path = || std::path::absolute(directory.secret_path()).unwrap_or_else(|_| directory.secret_path());
+        let secret_file = secret.is_some().then(secret_path);
         let run_id = manifest.run_id();
         let invited = invitation(run_id, &network, secret_file.as_deref());
         let ticket = invited.ticket(secret.clone()).map_or_else(String::new, |ticket| ticket.to_string());
@@ -199,7 +202,7 @@ impl Running {
         let finisher = Finisher::new(&identity, &manifest, report_view.clone(), known, events);
         if let Some(length) = length(entry.length, directory.root())? {
             let root = directory.root().to_owned();
-            let ending = finish_after(length, root, report_view.clone(), finisher.clone());
+            let ending = finish_after(length, entry.length, root, report_view.clone(), finisher.clone());
             beside_engine.push(beside(ending));
         }
         let blocker = Blocker::new(directory.root(), &settings.network, network.admission(), report_view.clone());
@@ -269,7 +272,8 @@ impl Running {
         let exits = settings.training.after_completion == AfterCompletion::Exit;
         let double = network.double();
         beside_engine.push(beside(watch_for_double(network.clone(), stop.clone())));
-        let stay = entry.stay.over(traffic(network.clone(), entry.loaded));
+        let of_team = helpers.as_ref().map(Helpers::source);
+        let stay = entry.stay.over(traffic(network.clone(), entry.loaded, of_team));
         tokio::spawn(watch_for_stop(Signals::new(), stop, plan.until_stdin_closes, training_view, exits, stay));
         let leave_within = Some(settings.stay.leave_seconds).filter(|seconds| *seconds > 0.0);
         let hurry =
@@ -333,11 +337,11 @@ impl Running {
     }
 }
 
-/// Bytes of this process, with those of remote data and models that were loaded before.
-fn traffic(network: Network, loaded: u64) -> impl Fn() -> Traffic {
+/// Bytes of this process, with those of remote data and models that were loaded before and those of its team.
+fn traffic(network: Network, loaded: u64, team: Option<TeamSource>) -> impl Fn() -> Traffic {
     move || {
-        let Traffic { sent, received } = network.traffic();
-        Traffic { sent, received: received + loaded }
+        let (swarm, team) = (network.traffic(), team.as_ref().map(|team| team.counter.read()).unwrap_or_default());
+        Traffic { sent: swarm.sent + team.sent, received: swarm.received + team.received + loaded }
     }
 }
 

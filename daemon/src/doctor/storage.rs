@@ -6,16 +6,14 @@ use std::time::Instant;
 
 use super::Finding;
 use crate::console::human_bytes;
-use crate::store::free_bytes;
+use crate::limits::memory_check;
+use crate::store::{checkpoints_in, free_bytes};
 
 /// Written to measure the speed: enough that the time is not all seeking, little enough not to annoy.
 const WRITTEN_BYTES: usize = 32 * 1024 * 1024;
 
-/// Bytes of a checkpoint for each parameter: θ, two moments, and with an outer momentum two more.
-const CHECKPOINT_BYTES_PER_PARAMETER: u64 = 5 * 4;
-
-/// Checks the folder that `directory` is or will be in; `checkpoints` of a model of so many parameters are kept.
-pub fn check_storage(directory: &Path, parameters: usize, checkpoints: usize) -> Finding {
+/// Checks the folder that `directory` is or will be in; `keep` checkpoints of so many bytes are kept.
+pub fn check_storage(directory: &Path, checkpoint_bytes: u64, keep: usize) -> Finding {
     if directory.exists() && !directory.is_dir() {
         let text = format!("{} is no folder", directory.display());
         return Finding::problem("disk", text, "choose another one with --data-dir");
@@ -24,19 +22,27 @@ pub fn check_storage(directory: &Path, parameters: usize, checkpoints: usize) ->
         let text = format!("{} cannot be reached", directory.display());
         return Finding::problem("disk", text, "choose another folder with --data-dir");
     };
-    // One more than is kept: the next one is written before the oldest goes.
-    let needed = CHECKPOINT_BYTES_PER_PARAMETER * parameters as u64 * (checkpoints as u64 + 1);
+    let there = checkpoints_in(&directory.join("checkpoints"));
     let free = free_bytes(&place);
     let fix = "free some space, or choose another disk with --data-dir";
-    if free.is_some_and(|free| free < needed + WRITTEN_BYTES as u64) {
-        let free = human_bytes(free.unwrap_or_default());
-        let text = format!("{free} free in {}, checkpoints take {}", place.display(), human_bytes(needed));
-        return Finding::problem("disk", text, fix);
+    match memory_check::check_disk(&place, checkpoint_bytes, (keep, there)) {
+        Err(failure) => return Finding::of_failure("disk", &failure),
+        Ok(Some(_)) => {
+            let free = human_bytes(free.unwrap_or_default());
+            let text = format!(
+                "{free} free in {}, a checkpoint takes {}: the oldest goes before a new one is written",
+                place.display(),
+                human_bytes(checkpoint_bytes)
+            );
+            return Finding::warning("disk", text, fix);
+        }
+        Ok(None) => {}
     }
     match write_speed(&place) {
         Ok(speed) => {
             let free = free.map_or_else(|| "unknown space".to_owned(), human_bytes);
-            let (speed, needed) = (human_bytes(speed), human_bytes(needed));
+            // One more than is kept: the next one is written before the oldest goes.
+            let (speed, needed) = (human_bytes(speed), human_bytes(checkpoint_bytes * (keep as u64 + 1)));
             let text = format!("{speed}/s, {free} free in {}, checkpoints take {needed}", place.display());
             Finding::good("disk", text)
         }
@@ -83,8 +89,14 @@ mod tests {
     #[test]
     fn a_model_larger_than_the_disk_is_a_problem() {
         let root = tempfile::tempdir().expect("a temporary directory");
-        let finding = check_storage(root.path(), 1 << 50, 2);
+        let finding = check_storage(root.path(), 1 << 55, 2);
         assert_eq!(finding.health, Health::Problem);
         assert!(!finding.fix.is_empty());
+        // With two of them the older one gives way, and a daemon starts.
+        for step in [1, 2] {
+            std::fs::create_dir_all(root.path().join(format!("checkpoints/step-{step}"))).expect("made");
+        }
+        let finding = check_storage(root.path(), 1 << 55, 2);
+        assert_eq!(finding.health, Health::Warning, "{finding:?}");
     }
 }

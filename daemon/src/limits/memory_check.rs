@@ -4,6 +4,7 @@ use std::path::Path;
 
 use murmur_protocol::RunManifest;
 use murmur_training::ops::Kernels;
+use murmur_training::optimizer::moment_lengths;
 use murmur_training::split::{Cut, PlacedStage};
 use murmur_training::{Device, MemoryEstimate, OffloadEstimate, free_memory};
 
@@ -140,6 +141,15 @@ impl Shortage {
         let message = format!("training this run takes about {needed} of {place}, and {free} are free ({estimate})");
         Failure::new(DOES_NOT_FIT, message).hint(REMEDY)
     }
+}
+
+/// What a checkpoint takes on disk.
+pub(crate) fn checkpoint_bytes(manifest: &RunManifest, moments_in_8_bits: bool) -> u64 {
+    let layout = murmur_training::trained_layout(manifest);
+    let moments = moment_lengths(&manifest.optimizer, &layout, moments_in_8_bits);
+    // Slow weights and their momentum.
+    let outer = if manifest.gossip.outer_learning_rate > 0.0 { 8 * layout.parameters() } else { 0 };
+    (4 * layout.parameters() + moments.bytes() + outer) as u64
 }
 
 /// Refuses a node that has no room for a single checkpoint of so many bytes: all that it learns would be lost. Returns a warning

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Zoned;
 use jiff::civil::Time;
-use jiff::tz::TimeZone;
+use jiff::tz::{Disambiguation, TimeZone};
 use murmur_network::Traffic;
 use tokio::process::Command;
 
@@ -197,14 +197,17 @@ impl StayFacts {
     }
 }
 
-/// When the owner's clock next shows this minute of the day. Where the clock skips it (summer time begins), a moment later.
+/// When the owner's clock next shows this minute of the day, where it does so twice (summer time ends) the next of both. Where the clock
+/// skips it (summer time begins), a moment later.
 fn next(minute: u32, now: &Zoned) -> Option<Zoned> {
     let (hour, minute) = (i8::try_from(minute / 60 % 24).ok()?, i8::try_from(minute % 60).ok()?);
-    let at = |date: jiff::civil::Date| {
-        date.to_datetime(Time::new(hour, minute, 0, 0).ok()?).to_zoned(now.time_zone().clone()).ok()
+    let at = |date: jiff::civil::Date, which: Disambiguation| {
+        let time = date.to_datetime(Time::new(hour, minute, 0, 0).ok()?);
+        now.time_zone().to_ambiguous_zoned(time).disambiguate(which).ok()
     };
-    let today = at(now.date())?;
-    if &today > now { Some(today) } else { at(now.date().tomorrow().ok()?) }
+    let [first, second] = [Disambiguation::Compatible, Disambiguation::Later].map(|which| at(now.date(), which));
+    let today = [first, second].into_iter().flatten().find(|today| today > now);
+    today.or_else(|| at(now.date().tomorrow().ok()?, Disambiguation::Compatible))
 }
 
 #[cfg(test)]
@@ -237,6 +240,12 @@ mod tests {
         assert!(why(&early, "2026-01-11T05:00:00Z").is_some());
         let exactly = until("06:00", "2026-01-11T05:00:00Z");
         assert_eq!(why(&exactly, "2026-01-11T05:00:01Z"), None, "tomorrow's is meant");
+        // The clock shows 02:10 for the second time: 02:30 is in twenty minutes.
+        let twice = until("02:30", "2026-10-25T01:10:00Z");
+        assert_eq!(why(&twice, "2026-10-25T01:29:59Z"), None);
+        assert!(why(&twice, "2026-10-25T01:30:00Z").is_some());
+        let both = until("02:30", "2026-10-25T00:10:00Z");
+        assert!(why(&both, "2026-10-25T00:30:00Z").is_some(), "the first of both");
         // The clock goes from 02:00 to 03:00.
         let skipped = until("02:30", "2026-03-28T23:00:00Z");
         assert_eq!(why(&skipped, "2026-03-29T01:29:00Z"), None);

@@ -138,12 +138,8 @@ impl View {
             let (mean, lowest) = (100.0 * mean, 100.0 * lowest);
             print_line(&format!("mean accuracy {mean:.2} % of held-out {}s (lowest {lowest:.2} %)", self.prediction));
         }
-        if let Some(scores) = summary.nodes.iter().find_map(|node| node.scores) {
-            print_line(&format!(
-                "scores of node {} {scores} of {}",
-                summary.nodes[0].node,
-                counted(scores.rows as u64, "held-out row")
-            ));
+        if let Some((node, scores)) = summary.nodes.iter().find_map(|node| Some((node.node, node.scores?))) {
+            print_line(&format!("scores of node {node} {scores} of {}", counted(scores.rows as u64, "held-out row")));
         }
         print_line(&averaging_line(summary));
         if let Some(node) = summary.node_with_longest_gap() {

@@ -325,6 +325,11 @@ impl NodeReport {
         matches!(self.phase.as_str(), "settling" | "completed" | "leaving" | "left")
     }
 
+    /// Whether it is about to end, or ends.
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self.phase.as_str(), "leaving" | "left")
+    }
+
     /// Share of the time in training that went by in gaps between two steps, 0 to 1; 0 before the first step.
     pub fn boundary_share(&self) -> f64 {
         share_of(self.times.seconds_at_boundaries, self.times.seconds_in_training)

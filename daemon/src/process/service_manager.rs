@@ -1,6 +1,14 @@
 //! What a daemon tells the systemd that has started it: that it is ready, that it lives, that it leaves (`sd_notify(3)`).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// How often a daemon that is not ready yet asks for more time, and for how long at most. Guesses.
+const PREPARING_PERIOD: Duration = Duration::from_secs(30);
+const PREPARING_MAX: Duration = Duration::from_secs(86_400);
+
+/// Whether this process's daemon listens.
+static IS_READY: AtomicBool = AtomicBool::new(false);
 
 /// A service manager that wants to be told.
 #[derive(Clone, Debug)]
@@ -40,8 +48,24 @@ impl ServiceManager {
         self.tell(&format!("EXTEND_TIMEOUT_USEC={}", patience.as_micros()));
     }
 
+    /// While data is prepared or a model is loaded it needs more time than the unit grants: it says so regularly until it is ready,
+    /// a day long at most.
+    pub(crate) fn wait_until_ready(self) {
+        let periods = (PREPARING_MAX.as_secs() / PREPARING_PERIOD.as_secs()) as u32;
+        std::thread::spawn(move || {
+            for _ in 0..periods {
+                std::thread::sleep(PREPARING_PERIOD);
+                if IS_READY.load(Ordering::Acquire) {
+                    return;
+                }
+                self.wait_for(2 * PREPARING_PERIOD);
+            }
+        });
+    }
+
     /// The daemon listens.
     pub(crate) fn ready(&self) {
+        IS_READY.store(true, Ordering::Release);
         self.tell("READY=1");
     }
 

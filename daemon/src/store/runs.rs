@@ -43,12 +43,16 @@ impl Run {
 
     /// The run that a path leads to, or that has this name: as its folder is called, or as its run file calls it.
     pub fn named(name: &Path) -> Option<Run> {
-        let folders = folders_named(name, &DataDirectory::default_base());
         let is_called = |run: &Run| {
             let manifest = run.nodes.first().and_then(|node| DataDirectory::claimed_manifest(node));
             manifest.is_some_and(|manifest| Some(manifest.run.name.as_str()) == name.to_str())
         };
-        folders.iter().find_map(|folder| Run::open(folder)).or_else(|| Run::all().into_iter().find(is_called))
+        Run::in_folder(name).or_else(|| Run::all().into_iter().find(is_called))
+    }
+
+    /// The run that a path leads to, or that [`name`](Self::name) calls so. No other, though its run file may have that name.
+    pub fn in_folder(name: &Path) -> Option<Run> {
+        folders_named(name, &DataDirectory::default_base()).iter().find_map(|folder| Run::open(folder))
     }
 
     /// All of this machine, the one used last first: where daemons run, the one that was started last.

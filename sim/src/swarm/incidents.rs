@@ -5,11 +5,20 @@ use std::time::Duration;
 use murmur_protocol::{Ending, Event};
 
 use super::Swarm;
+use crate::happening::Happening;
 use crate::record::OrderedEnd;
 use crate::scenario::{Disk, HostIndex, Incident};
 
 impl Swarm {
     pub(super) fn on_incident(&mut self, incident: Incident) {
+        if let Some(host) = incident.addressee()
+            && let resumes_at = self.paused_until[host]
+            && resumes_at > self.queue.now()
+        {
+            let life = self.hosts[host].as_ref().map(|host| host.life);
+            let postponed = life.map(|life| Happening::Postponed { host, life, incident: Box::new(incident) });
+            return postponed.into_iter().for_each(|postponed| self.queue.push(resumes_at, postponed));
+        }
         match incident {
             Incident::Crash(host) => self.crash(host),
             Incident::Restart { host, same_identity, disk } => self.restart(host, same_identity, disk),
