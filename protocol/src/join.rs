@@ -55,6 +55,8 @@ pub(crate) struct Joining {
     was_unanswered: bool,
     /// Donors whose model was far from others', and until when they are not asked again; at most [`DONORS_MAX`].
     doubted: Vec<(Witness, Time)>,
+    /// Copies of single donors in a row that others found far from theirs.
+    disputes: u32,
 }
 
 /// What became of a whole copy.
@@ -92,6 +94,7 @@ impl Joining {
             checking: None,
             was_unanswered: false,
             doubted: Vec::new(),
+            disputes: 0,
         }
     }
 
@@ -374,9 +377,11 @@ impl Joining {
             Unchecked::NobodyElse => false,
             Unchecked::Unanswered => !self.was_unanswered && check.has_others(members),
             // Too many donors were doubted: then it is rather the others' models that are odd.
-            Unchecked::Disputed => check.donors.len() > 1 || self.doubted.len() as u32 + 1 < DONORS_MAX,
+            // Those that were doubted before may have been forgotten: a copy takes a while.
+            Unchecked::Disputed => check.donors.len() > 1 || self.disputes + 1 < DONORS_MAX,
         };
         if is_again {
+            self.disputes += u32::from(why == Unchecked::Disputed && check.donors.len() == 1);
             self.was_unanswered |= why == Unchecked::Unanswered;
             self.has_one_donor = true;
             if let [donor] = check.donors[..] {
@@ -424,7 +429,7 @@ impl Joining {
 
     /// The copied model is believed.
     pub(crate) fn end_check(&mut self) {
-        self.checking = None;
+        (self.checking, self.disputes) = (None, 0);
         self.was_unanswered = false;
         self.has_one_donor = false;
         self.expected_progress = None;

@@ -250,6 +250,11 @@ impl Synchronous {
                 if self.is_resting || self.kept.len() >= KEPT_MAX {
                     return Ok(());
                 }
+                // While this node's own contribution does not come, the others may try again and again.
+                if self.work.is_empty() && !self.is_reducing && self.accumulator.is_none() {
+                    let present = self.collective.epoch();
+                    self.kept.retain(|name, _| name.epoch >= present);
+                }
                 self.kept.insert(*name, (peer, payload));
                 self.collective.slice_received(now, peer, *name);
             }

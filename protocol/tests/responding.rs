@@ -342,6 +342,34 @@ fn starters_that_keep_their_codes_to_themselves_give_way_and_it_is_held_against_
     }
 }
 
+/// Nothing of it is ever read, and it is asked for without end.
+#[test]
+fn starters_that_break_our_codes_off_and_ask_for_them_again_give_way() {
+    let hours = Duration::from_millis(u32::MAX.into());
+    let mut responder = Responder::new();
+    let replies = |responder: &mut Responder| {
+        [1, 2].map(|key| reply(&responder.hear_proposal(starter(key), hours)).expect("our codes leave again"))
+    };
+    for key in [1, 2] {
+        responder.meet(starter(key), hours);
+        let transfer = reply(&responder.receive_steps(starter(key))).expect("our codes leave");
+        responder.tell(broken(transfer));
+    }
+    responder.tell(Event::PeerConnected { peer: starter(3), addresses: vec![] });
+    let mut seconds = 0;
+    loop {
+        let sent = replies(&mut responder);
+        if refusal(&responder.hear_proposal(starter(3), PATIENCE)) != Some(RejectReason::Busy) {
+            break;
+        }
+        sent.into_iter().for_each(|transfer| drop(responder.tell(broken(transfer))));
+        responder.wait(Duration::from_secs(1));
+        seconds += 1;
+        assert!(seconds < 30, "two of them keep all others out");
+    }
+    assert!(responder.node.status().offences.is_empty(), "a bad line breaks transfers off as well");
+}
+
 /// A node that stood still for 22 s accused an honest starter, whose codes had come meanwhile, of what was its own delay.
 #[test]
 fn who_was_absent_itself_holds_nothing_against_anybody() {

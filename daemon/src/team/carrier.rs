@@ -96,6 +96,10 @@ impl Carrier {
         };
         if is_last {
             tell(told, Heard::Disconnected(peer)).await;
+            // Another link may have said that it is there before that was told.
+            if self.lines().open.contains_key(&peer) {
+                tell(told, Heard::Connected(peer)).await;
+            }
         }
         reason
     }

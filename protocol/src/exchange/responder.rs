@@ -103,7 +103,9 @@ impl Responder {
             |incoming: &Incoming| incoming.keeps_place_until(&averaging.timeout).is_some_and(|until| until <= now);
         let late = self.exchanges.iter().filter(|((starter, _), incoming)| *starter != peer && is_late(incoming));
         if let Some((key, incoming)) = late.min_by_key(|(_, incoming)| incoming.since) {
-            let (key, has_reply) = (*key, incoming.replied_at.is_some() && incoming.lacks_codes());
+            // One that has asked for our codes again may have a bad line.
+            let has_reply = incoming.replied_at.is_some() && incoming.is_idle() && incoming.lacks_codes();
+            let key = *key;
             self.stalled = has_reply.then_some(key.0);
             self.fail(key, ExchangeFailure::DeadlinePassed, averaging, out);
         }

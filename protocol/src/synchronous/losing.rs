@@ -16,6 +16,7 @@ impl Synchronous {
             self.collective.not_taken_up();
         }
         self.work.clear();
+        self.kept.clear();
         self.collective.pause();
     }
 

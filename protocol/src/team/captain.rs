@@ -162,6 +162,7 @@ impl Captain {
             CaptainEvent::TimePassed => {}
         }
         self.members.on_time(now);
+        self.reconsiders |= self.roster.on_time(now);
         self.end_waits(now);
         self.go_on(now);
     }
@@ -180,7 +181,7 @@ impl Captain {
             Phase::Waiting(waiting) if self.checking.is_empty() => Some(waiting.until),
             _ => None,
         };
-        limits.chain(until).min()
+        limits.chain(until).chain(self.roster.next_deadline()).min()
     }
 
     /// Where it stands.
@@ -364,6 +365,9 @@ impl Captain {
             return;
         }
         self.counts.helpers_lost += 1;
+        if matches!(self.phase, Phase::Computing(_)) && self.cut.as_ref().is_some_and(|cut| cut.has(helper)) {
+            self.roster.record_loss(now, helper);
+        }
         // One that is let go for good has been told already.
         if !self.roster.is_barred(helper) {
             if reason != DropReason::HelperLost {

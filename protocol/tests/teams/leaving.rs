@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use murmur_protocol::team::{
-    Captain, CaptainConfig, CaptainEffect, CaptainEvent, Lanes, LayerRange, Membership, Offer, Outcome, Packet,
-    StateHeader, StateKind, StepFactors, Stream, TeamMessage, TeamNotice, TeamPhase, WorkKind,
+    Captain, CaptainConfig, CaptainEffect, CaptainEvent, HeldLayers, Lanes, LayerRange, Membership, Offer, Outcome,
+    Packet, StateHeader, StateKind, StepFactors, Stream, TeamMessage, TeamNotice, TeamPhase, WorkKind,
 };
 use murmur_protocol::{Payload, PeerId, Time};
 
@@ -21,6 +21,12 @@ struct Team {
     layers: BTreeMap<PeerId, LayerRange>,
     /// Of the newest cut.
     epoch: u64,
+    /// Of helpers that have older states than they might have.
+    revisions: BTreeMap<PeerId, u64>,
+    /// Of each layer's state that the owner has kept last.
+    kept: BTreeMap<u32, u64>,
+    /// Whose process ends in the middle of every batch.
+    dies: Option<PeerId>,
 }
 
 impl Team {
@@ -30,7 +36,8 @@ impl Team {
         let captain = murmur_protocol::team::Place { memory_bytes: 250, ..config.captain };
         let config = CaptainConfig { captain, copies_after_steps: false, helpers_wanted: 1, ..config };
         let captain = Captain::new(config, Time::ZERO);
-        let mut team = Team { captain, now: Time::ZERO, told: Vec::new(), layers: BTreeMap::new(), epoch: 0 };
+        let (told, layers, revisions, kept) = (Vec::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut team = Team { captain, now: Time::ZERO, told, layers, epoch: 0, revisions, kept, dies: None };
         team.come(1, 4);
         team
     }
@@ -62,7 +69,8 @@ impl Team {
                 self.told.push(format!("give {}-{}", layers.first, layers.end));
                 CaptainEvent::ReadOut { request, payload: Some(vec![0; 8].into()) }
             }
-            CaptainEffect::Keep { number, layers, .. } => {
+            CaptainEffect::Keep { number, layers, revision, .. } => {
+                self.kept.extend(layers.numbers().map(|layer| (layer, revision)));
                 self.told.push(format!("keep {}-{}", layers.first, layers.end));
                 CaptainEvent::Kept { number, result: Ok(()) }
             }
@@ -110,6 +118,9 @@ impl Team {
                 let ready = TeamMessage::Ready { epoch: assign.epoch };
                 if assign.keeps_state { said(ready) } else { None }
             }
+            Packet::Message(TeamMessage::Begin { .. }) if self.dies == Some(helper) => {
+                Some(CaptainEvent::HelperDisconnected { helper })
+            }
             Packet::Message(TeamMessage::Begin { epoch, batch, membership, .. }) => {
                 if membership.is_some_and(|membership| membership.is_outdated) {
                     self.tell("outdated");
@@ -120,7 +131,8 @@ impl Team {
             Packet::Message(TeamMessage::Commit { epoch, batch, .. }) => said(TeamMessage::Done { epoch, batch }),
             Packet::Message(TeamMessage::Copy { epoch, request, kind, layers, .. }) => {
                 self.told.push(format!("copy {}-{}", layers.first, layers.end));
-                let header = StateHeader { epoch, request, kind, layers, revision: u64::MAX >> 3, bytes: 8 };
+                let revision = self.revisions.get(&helper).copied().unwrap_or(u64::MAX >> 3);
+                let header = StateHeader { epoch, request, kind, layers, revision, bytes: 8 };
                 Some(CaptainEvent::StateArrived { helper, header, payload: Payload::from(vec![0; 8]) })
             }
             Packet::Message(TeamMessage::Release { .. }) => self.tell("released"),
@@ -301,4 +313,52 @@ fn layers_older_than_what_was_exchanged_stay_outdated_until_there_was_time_to_co
     assert_eq!(team.captain.status(team.now).own_outdated, 1, "the captain exchanges them itself");
     team.decide(false);
     assert_eq!(team.captain.status(team.now).own_outdated, 1);
+}
+
+/// Another helper has had these layers since.
+#[test]
+fn a_helper_that_comes_back_with_older_layers_undoes_no_newer_ones() {
+    for are_members in [false, true] {
+        let mut team = Team::new();
+        (0..2).for_each(|_| team.step_with(are_members));
+        let (epoch, older) = (team.epoch, team.captain.status(team.now).revision);
+        team.replace(1, 0);
+        (0..3).for_each(|_| team.step_with(are_members));
+        let newer = team.captain.status(team.now).revision;
+        assert!(newer > older);
+        team.revisions.insert(peer(1), older);
+        team.hear(CaptainEvent::HelperConnected { helper: peer(1) });
+        let held = Some(HeldLayers { epoch, layers: LayerRange { first: 0, end: 4 }, revision: older });
+        team.say(1, TeamMessage::Offer(Offer { memory_bytes: 200, held, ..sound_offer() }));
+        team.come(3, 2);
+        team.say(0, TeamMessage::Leaving);
+        assert_eq!((team.layers[&peer(1)].len(), team.layers[&peer(3)].len()), (2, 2), "they share the layers now");
+        assert_eq!(team.kept.values().copied().collect::<Vec<_>>(), [newer; 4], "{:?}", team.told());
+    }
+}
+
+/// It is killed and started again, each time within the grace.
+#[test]
+fn a_helper_that_dies_in_every_batch_does_not_keep_the_others_from_training() {
+    let mut team = Team::new();
+    team.come(2, 4);
+    team.dies = Some(peer(1));
+    let mut batches = 0;
+    while team.phase_and_steps().1 == 0 {
+        batches += 1;
+        assert!(batches < 10, "no batch ends");
+        team.hear(CaptainEvent::BatchWanted { lanes: Lanes::one(3) });
+        if team.phase_and_steps().1 == 0 {
+            team.now = team.now + Duration::from_secs(1);
+            team.come(1, 4);
+        }
+    }
+    assert_eq!(team.layers[&peer(2)], LayerRange { first: 0, end: 4 }, "one of them is enough");
+    // Where it is needed it is given layers all the same.
+    team.dies = None;
+    team.hear(CaptainEvent::HelperDisconnected { helper: peer(2) });
+    team.now = team.now + Duration::from_secs(20);
+    team.hear(CaptainEvent::TimePassed);
+    assert_eq!(team.layers[&peer(1)], LayerRange { first: 0, end: 4 });
+    team.step(1);
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use candle_core::{Error, Result};
 use murmur_protocol::Holding;
 use murmur_protocol::team::{
-    BatchOutcome, CaptainConfig, CaptainEffect, CaptainEvent, DropReason, Lanes, Membership, StateKind, TeamPhase,
-    WriteOutcome,
+    BatchOutcome, CaptainConfig, CaptainEffect, CaptainEvent, DropReason, Lanes, Membership, Outcome, StateKind,
+    TeamPhase, WriteOutcome,
 };
 
 use super::captain::{CaptainModel, Passing};
@@ -25,6 +25,9 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long an evaluation waits while stages are loaded, for it is not tried again: less than a daemon has for its end.
 pub(super) const EVALUATION_PATIENCE: Duration = Duration::from_secs(30);
+
+/// So many times in a row this machine may be unable to compute its own part: a model that does not fit any more stays so. A guess.
+const OWN_FAILURES_MAX: u32 = 3;
 
 /// How often orders are looked for while there may be none.
 const LOOK: Duration = Duration::from_millis(5);
@@ -101,6 +104,8 @@ pub(super) struct Owner {
     pub(super) waits_since: Option<Instant>,
     /// When the last order was carried out.
     pub(super) idle_since: Instant,
+    /// Pieces of work that this machine itself could not do since the last batch that came to its end.
+    pub(super) own_failures: u32,
 }
 
 /// So many microbatches in each lane.
@@ -177,7 +182,19 @@ impl Owner {
             }
             CaptainEffect::Compute { work, input } => {
                 let computed = self.model.compute(work, input);
+                let failure = match &computed {
+                    CaptainEvent::Computed { outcome: Outcome::Failed(failure), .. } => Some(failure.clone()),
+                    _ => None,
+                };
                 self.tell(computed);
+                if let Some(failure) = failure {
+                    self.own_failures += 1;
+                    if self.own_failures >= OWN_FAILURES_MAX {
+                        return Err(TrainingError::Team(format!(
+                            "this machine's own part cannot be computed: {failure}"
+                        )));
+                    }
+                }
             }
             CaptainEffect::Sum { epoch, batch } => {
                 let squares = self.model.sum()?;
@@ -204,6 +221,9 @@ impl Owner {
             }
             CaptainEffect::BatchEnded { batch: _, outcome } => {
                 self.asked = Asked::Nothing;
+                if matches!(outcome, BatchOutcome::Stepped | BatchOutcome::Evaluated) {
+                    self.own_failures = 0;
+                }
                 return Ok(Some(Ended::Batch(outcome)));
             }
             CaptainEffect::CopyEnded { is_complete } => {

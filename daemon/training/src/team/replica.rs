@@ -122,6 +122,7 @@ impl TeamReplica {
             waits: None,
             waits_since: None,
             idle_since: Instant::now(),
+            own_failures: 0,
         };
         TeamReplica { layout, optimizer, parts, owner: Mutex::new(owner) }
     }
@@ -200,8 +201,10 @@ impl Replica for TeamReplica {
         let microbatches = pieces.len() as u32;
         let owner = &mut *self.owner();
         owner.waits = None;
+        let begin = Instant::now();
         loop {
-            if !owner.is_ready_within(EVALUATION_PATIENCE, false)? {
+            let left = EVALUATION_PATIENCE.saturating_sub(begin.elapsed());
+            if left.is_zero() || !owner.is_ready_within(left, false)? {
                 return owner.waiting();
             }
             owner.model.passing = Passing { pieces: pieces.clone(), ..Passing::default() };

@@ -87,12 +87,12 @@ impl Incoming {
         }
     }
 
-    /// Until when it keeps its place, where it only waits for the starter. How long a starter may take it says itself, and two that
-    /// say nothing more would keep all others out.
+    /// Until when it keeps its place, where it waits for the starter. How long a starter may take it says itself, and two that say
+    /// nothing more, or break our codes off and ask for them again and again, would keep all others out.
     pub(super) fn keeps_place_until(&self, timeout: &TimeoutEstimator) -> Option<Time> {
         match (&self.stage, self.replied_at) {
             (Stage::Expecting, _) => Some(self.since + timeout.short_limit()),
-            (Stage::AwaitingCodes(..), Some(replied_at)) if self.is_idle() => {
+            (Stage::AwaitingCodes(..), Some(replied_at)) => {
                 // What is usual here says nothing of a slow line, and what has been until now does.
                 let wait = (replied_at - self.since).saturating_mul(CODES_WAIT_FACTOR);
                 Some(replied_at + wait.max(timeout.limit()))

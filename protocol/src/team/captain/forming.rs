@@ -95,8 +95,15 @@ impl Captain {
         Place { operations_per_second, ..self.config.captain }
     }
 
+    /// Of those that can be relied on, and of all where they have no room.
     fn best_cut(&self) -> Result<Cut, u64> {
-        let mut candidates = self.roster.candidates();
+        let all = self.roster.candidates();
+        let reliable: Vec<_> = all.iter().copied().filter(|(helper, _)| !self.roster.is_avoided(*helper)).collect();
+        let are_all = reliable.len() == all.len();
+        self.best_cut_of(reliable).or_else(|missing| if are_all { Err(missing) } else { self.best_cut_of(all) })
+    }
+
+    fn best_cut_of(&self, mut candidates: Vec<(PeerId, Place)>) -> Result<Cut, u64> {
         // The fastest, where there are more than can be tried.
         candidates.sort_by(|one, other| other.1.operations_per_second.total_cmp(&one.1.operations_per_second));
         candidates.truncate(HELPERS_MAX);
@@ -126,7 +133,8 @@ impl Captain {
         // Those who were there before go on as before.
         let same = self.cut.clone().filter(|cut| {
             let mut members = cut.of_helpers();
-            !waiting.expected.is_empty() && members.all(|(_, helper, _)| self.roster.is_candidate(helper))
+            !waiting.expected.is_empty()
+                && members.all(|(_, helper, _)| self.roster.is_candidate(helper) && !self.roster.is_avoided(helper))
         });
         match same.map_or_else(|| self.best_cut(), Ok) {
             Ok(cut) => self.take_up(now, cut),
@@ -202,10 +210,11 @@ impl Captain {
 
     fn save(&mut self, now: Time, moving: Vec<(PeerId, HeldLayers)>, cut: Option<Cut>) {
         let mut copies = BTreeMap::new();
-        // Exchanges change what a member has without a new revision.
-        let are_members = self.members.are_wanted();
         for (helper, held) in moving {
-            if are_members || !held.layers.numbers().all(|layer| self.kept[layer as usize] >= held.revision) {
+            // Exchanges change what a member of this cut has without a new revision; one of an earlier cut has older layers than what
+            // others had since.
+            let exchanges = self.members.are_wanted() && held.epoch == self.epoch;
+            if exchanges || !held.layers.numbers().all(|layer| self.kept[layer as usize] >= held.revision) {
                 let (request, parts) = (self.number(), self.in_parts(held.layers, now));
                 copies.insert(request, (helper, held, parts));
                 self.save_part(helper, request, &held, &parts);

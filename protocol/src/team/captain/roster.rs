@@ -10,6 +10,7 @@ use crate::team::bounds::HELPERS_KNOWN_MAX;
 use crate::team::config::TeamTimeouts;
 use crate::team::cut::{Link, Place};
 use crate::team::message::{HeldLayers, Offer};
+use crate::time::Time;
 
 /// Times that a helper is let in again after what it sent was unfit. A guess.
 const STRIKES_MAX: u32 = 3;
@@ -24,6 +25,12 @@ const SLACK: u32 = 4;
 
 /// Doublings of a wait in vain: a helper that was late and returns gets up to eight times as long.
 const DOUBLINGS_MAX: u32 = 3;
+
+/// Batches in a row that a helper may end by being gone, before the others go on without it where they can: for so long at first, and
+/// for twice as long each further time, up to 64 times. Guesses.
+const LOSSES_MAX: u32 = 3;
+const AVOIDED_FOR: Duration = Duration::from_secs(60);
+const AVOIDED_DOUBLINGS_MAX: u32 = 6;
 
 /// What a captain waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,6 +134,10 @@ pub(super) struct Known {
     strikes: u32,
     /// Batches in a row that came to nothing by what it computed.
     not_finite: u32,
+    /// Batches in a row that it has ended by being gone.
+    losses: u32,
+    /// Until when it has no stage where the others can do without it.
+    avoided_until: Option<Time>,
     waits: Vec<Wait>,
     pub(super) bands: [Band; 2],
 }
@@ -143,6 +154,8 @@ impl Known {
             speed: Speed::default(),
             strikes: 0,
             not_finite: 0,
+            losses: 0,
+            avoided_until: None,
             waits: Task::ALL.iter().map(|task| task.wait(timeouts)).collect(),
             bands: Default::default(),
         }
@@ -197,7 +210,7 @@ impl Known {
 
     /// A batch came to its end with this helper in it.
     pub(super) fn forgive(&mut self) {
-        self.not_finite = 0;
+        (self.not_finite, self.losses) = (0, 0);
         if !self.is_barred() {
             self.strikes = 0;
         }
@@ -268,6 +281,31 @@ impl Roster {
     /// Whether a helper is not let in again.
     pub(super) fn is_barred(&self, helper: PeerId) -> bool {
         self.known.get(&helper).is_some_and(Known::is_barred)
+    }
+
+    /// A helper was gone in the middle of a batch.
+    pub(super) fn record_loss(&mut self, now: Time, helper: PeerId) {
+        let Some(known) = self.known.get_mut(&helper) else { return };
+        known.losses = known.losses.saturating_add(1);
+        if let Some(more) = known.losses.checked_sub(LOSSES_MAX) {
+            known.avoided_until = Some(now + AVOIDED_FOR * (1 << more.min(AVOIDED_DOUBLINGS_MAX)));
+        }
+    }
+
+    /// Whether a helper is to have no stage for now, where the others can do without it.
+    pub(super) fn is_avoided(&self, helper: PeerId) -> bool {
+        self.known.get(&helper).is_some_and(|known| known.avoided_until.is_some())
+    }
+
+    /// Takes those back for whom the time is over; whether there are any.
+    pub(super) fn on_time(&mut self, now: Time) -> bool {
+        let is_over = |known: &&mut Known| known.avoided_until.is_some_and(|until| until <= now);
+        self.known.values_mut().filter(is_over).map(|known| known.avoided_until = None).count() > 0
+    }
+
+    /// When that is the next time.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.known.values().filter_map(|known| known.avoided_until).min()
     }
 
     /// Those that may have a stage, with their machines.
