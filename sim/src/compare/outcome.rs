@@ -57,9 +57,17 @@ pub struct NodeAccount {
 }
 
 impl NodeAccount {
+    /// It lives until so many seconds, and has trained as long, unless its training is over.
+    pub(super) fn live_until(&mut self, at: f64) {
+        self.lived = at;
+        if self.training == 0.0 {
+            self.training = at;
+        }
+    }
+
     /// It dies at so many seconds: what it would have done later is not drawn.
     pub(super) fn end(&mut self, at: f64) {
-        (self.lived, self.training) = (at, at);
+        self.live_until(at);
         self.spans.retain(|span| span.from < at);
         self.spans.iter_mut().for_each(|span| span.to = span.to.min(at));
     }

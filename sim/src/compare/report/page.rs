@@ -249,9 +249,10 @@ fn honesty(text: &mut String, results: &Results, command: &str) {
          each way; lost transfers are sent again.</li>\n<li>Simulated: computing takes a set time a step, {} on a node of speed \
          1. Sums, encoding and evaluation take no time.</li>\n<li>The learning rate was chosen for each method from the same \
          list ({}) by the loss at the end of a run with the first seed, which is told with the others.</li>\n<li>All methods \
-         begin with the same model and read the same data in the same order on each node. All but gossip and auto end when the mean of \
-         the living nodes' steps is what was asked for; these end, as daemons do, by the progress that nodes average along with \
-         their models, which may be sooner where speeds differ. So the losses of which it is said that they are for the same number \
+         begin with the same model and read the same data in the same order on each node. A node alone ends after the steps that were \
+         asked for. The others, but gossip and auto, end when the mean of the living nodes' steps is that number; these two end, as \
+         daemons do, by the progress that nodes average along with their models, which may be sooner where speeds differ. Learning \
+         rates follow what ends the run. So the losses of which it is said that they are for the same number \
          of tokens are read from the curves after the fewest that any took, where the learning rate of a method that took more \
          had not yet come to its end.</li>\n<li>{} from {} on; faults were run with the first.</li>\n<li>A straggler is {STRAGGLER} \
          times slower. DiLoCo and NoLoCo exchange every {} steps here; their papers take more. Their loss is that of the slow \
