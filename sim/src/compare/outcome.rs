@@ -151,13 +151,15 @@ impl Outcome {
         })
     }
 
-    /// The loss after so many tokens, between two points on a straight line; where it took no more, that at the end.
-    pub fn loss_after(&self, tokens: u64) -> f64 {
-        let Some(after) = self.points.iter().position(|point| point.tokens > tokens) else { return self.end().loss };
-        let Some(before) = after.checked_sub(1) else { return self.points[0].loss };
+    /// The loss after so many tokens, between two points on a straight line; `None` where it took fewer.
+    pub fn loss_after(&self, tokens: u64) -> Option<f64> {
+        let Some(after) = self.points.iter().position(|point| point.tokens > tokens) else {
+            return (self.end().tokens == tokens).then_some(self.end().loss);
+        };
+        let Some(before) = after.checked_sub(1) else { return Some(self.points[0].loss) };
         let (one, other) = (&self.points[before], &self.points[after]);
         let share = (tokens - one.tokens) as f64 / (other.tokens - one.tokens) as f64;
-        one.loss + share * (other.loss - one.loss)
+        Some(one.loss + share * (other.loss - one.loss))
     }
 
     /// Shares of the time in which the nodes trained, computing and waiting, and of their lives with their uplinks sending.

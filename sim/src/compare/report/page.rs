@@ -137,8 +137,9 @@ fn table(text: &mut String, figures: &Figures) {
             format!("{}{}", row.learning_rate, if row.is_at_edge { " (edge of the list)" } else { "" }),
             count(row.tokens),
         ];
-        let at_fewest = row.loss_at_fewest_tokens.filter(|_| has_fewest);
-        cells.extend(at_fewest.map(|loss| format!("{loss:.3}")));
+        // A method that took fewer has no such loss.
+        let at_fewest = || row.loss_at_fewest_tokens.map_or("-".to_owned(), |loss| format!("{loss:.3}"));
+        cells.extend(has_fewest.then(at_fewest));
         cells
     };
     let _ = writeln!(text, "<h2>Time and bytes to a loss of {:.3}</h2>", figures.target);
@@ -172,7 +173,7 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
     let _ = writeln!(
         text,
         "{}</p>\n<p>Until the end of the run: more time than without the fault. In brackets: how much higher or lower the loss ended. \
-         Dropped: how much longer operations had taken that were begun anew.</p>",
+         Ended before it: the run was over before the fault came. Dropped: how much longer operations had taken that were begun anew.</p>",
         when(&results.plan)
     );
     let words = |cost: &Cost| match cost.stood_still {
