@@ -30,7 +30,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 use crate::setup::corpus::corpus_failure;
 use address::{Address, HubKind};
-pub(crate) use address::{hub_model, without_keys};
+pub(crate) use address::{hub_model, split_login, without_keys};
 pub(crate) use allowance::Allowance;
 pub(crate) use cache::{CACHE_VARIABLES, caches};
 use http::{Answer, Client, Reach};

@@ -113,6 +113,25 @@ fn where_there_are_no_hosts_one_line_says_why_and_daemons_meet_over_loopback() {
     assert_eq!(row(&text, REAL, "ring").len(), 8, "{text}");
 }
 
+/// It took most of the time, and is worth as much without them.
+#[test]
+fn what_was_simulated_is_told_where_real_daemons_cannot_be_trained() {
+    let folder = folder();
+    let results = folder.path().join("results");
+    // A folder of this command's, where no swarm can have a place.
+    std::fs::create_dir(&results).expect("made");
+    std::fs::write(results.join(".murmur-output"), "").expect("written");
+    std::fs::write(results.join("real"), "").expect("written");
+    let output = output_of(&mut compare(folder.path(), "--methods ring --steps 6 --step-seconds 0.05 --faults none"));
+    let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("error: cannot write in ") && !said.contains("interrupted"), "{said}");
+    assert!(text.contains(" with 3 nodes ring reached a loss of ") && !text.contains(REAL), "{text}");
+    for file in ["report.html", "table.csv", "curves.csv", "summary.txt"] {
+        assert!(results.join(file).is_file(), "{file} is missing");
+    }
+}
+
 /// Whether Ctrl-C comes before a swarm's first daemon is ready or later, it ends with the code of an interruption and what there is.
 #[cfg(unix)]
 #[test]

@@ -55,7 +55,9 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     lines.extend(figures.table().lines_within(COLUMNS, 1));
     lines.extend(of_faults(&figures, &results));
     let goes_on = options.real && !interruption.load(Ordering::Relaxed);
-    let real = goes_on.then(|| real::run(&results, &figures, options, &interruption)).transpose()?;
+    // A failure of real daemons is told at the end: what there is besides is worth as much without them.
+    let real = goes_on.then(|| real::run(&results, &figures, options, &interruption));
+    let (real, ended) = real.map_or((None, Ok(())), |(real, ended)| (Some(real), ended));
     let is_partial = results.left_out > 0 || (options.real && real.as_ref().is_none_or(|real| real.left_out > 0));
     // Of swarms of which none has come to its end there is nothing to show.
     let real = real.filter(|real| !real.measured.is_empty());
@@ -71,6 +73,7 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     }
     lines.iter().for_each(|line| print_fitted(line, 0));
     print_line("");
+    ended?;
     if is_partial {
         return Err(interrupted("interrupted: this is a part of the comparison".to_owned()).hint(SHORTER).into());
     }

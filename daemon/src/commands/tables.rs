@@ -17,6 +17,7 @@ use crate::console::figures::{count, counted};
 use crate::console::output::StandardOutput;
 use crate::console::{Console, note, print_line};
 use crate::failure::{ExitCode, Failure};
+use crate::remote;
 use crate::settings::load_run_manifest;
 use crate::setup::base_model;
 use crate::setup::corpus::{corpus_failure, warn_of_left_out};
@@ -34,7 +35,8 @@ struct Predictions {
     scores: Option<Scores>,
 }
 
-pub(super) fn predict(options: &PredictOptions) -> anyhow::Result<()> {
+pub(super) fn predict(options: &mut PredictOptions) -> anyhow::Result<()> {
+    remote::bring_paths(&mut options.data, None, None)?;
     let checkpoint = find(&checkpoint_path(options.checkpoint.as_deref())?)?;
     let manifest = &checkpoint.manifest;
     if manifest.data.source != DataSource::Table {
@@ -135,7 +137,8 @@ fn scores(manifest: &RunManifest, rows: &NewRows, outputs: &[f32]) -> Option<Sco
     Scores::of(manifest, &outputs, &targets)
 }
 
-pub(super) fn statistics(options: &StatisticsOptions) -> anyhow::Result<()> {
+pub(super) fn statistics(options: &mut StatisticsOptions) -> anyhow::Result<()> {
+    remote::bring_paths(&mut options.data, None, None)?;
     let manifest = load_run_manifest(&options.run)?;
     if manifest.data.source != DataSource::Table {
         let message = format!("{} reads no table", options.run.display());
@@ -173,7 +176,30 @@ pub(super) fn statistics(options: &StatisticsOptions) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+
+    /// Remote places are brought: one that is not encrypted is refused as such, and is no file that is missing.
+    #[test]
+    fn tables_may_lie_at_remote_places() {
+        let refused = |arguments: &[&str]| {
+            let place = ["--data", "http://127.0.0.1:9/rows.csv"];
+            match Cli::parse_from([&["murmur"], arguments, &place].concat()).command {
+                Command::Predict(mut options) => predict(&mut options),
+                Command::Statistics(mut options) => statistics(&mut options),
+                _ => Ok(()),
+            }
+            .expect_err("not encrypted")
+            .to_string()
+        };
+        let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/runs/table.toml");
+        for arguments in [&["predict"][..], &["statistics", run]] {
+            let said = refused(arguments);
+            assert!(said.contains("http://127.0.0.1:9/rows.csv is no remote place: it is not encrypted"), "{said}");
+        }
+    }
 
     #[test]
     fn a_predicted_number_has_the_digits_that_tell_it_apart() {

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::NodeHistory;
 use crate::console::figures::{count, counted};
 
+/// Fewer seeds say nothing of chance, whatever their signs: one has always one sign.
+const SEEDS_MIN: usize = 3;
+
 /// What one daemon did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Side {
@@ -126,7 +129,7 @@ impl Compared {
     /// What came of it, in a sentence.
     pub(crate) fn sentence(&self) -> String {
         let measure = self.at_equal_steps;
-        let what = match measure.sign() {
+        let what = match self.sign(measure) {
             Some(true) => format!(
                 "training together was worse: at equal swarm progress the loss was {:.3} higher ({:.3} to {:.3} over the seeds)",
                 measure.difference(),
@@ -139,6 +142,10 @@ impl Compared {
                 -measure.most,
                 -measure.least
             ),
+            None if self.seeds < SEEDS_MIN => {
+                "a difference in loss at equal swarm progress is not measurable: fewer than three seeds say nothing of chance"
+                    .to_owned()
+            }
             None => {
                 "a difference in loss at equal swarm progress is not measurable: it has not the same sign in all seeds"
                     .to_owned()
@@ -156,10 +163,15 @@ impl Compared {
         format!("Of {seeds} with {nodes}, {what}.{steps}")
     }
 
+    /// The sign of a difference, where it can be measured. Seeds may have been left out.
+    fn sign(&self, measure: Measure) -> Option<bool> {
+        measure.sign().filter(|_| self.seeds >= SEEDS_MIN)
+    }
+
     /// Name, together, alone, difference, least, most, and whether it can be measured.
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
         let row = |name: String, measure: Measure, digits: usize| {
-            let measurable = if measure.sign().is_some() { "yes" } else { "no" };
+            let measurable = if self.sign(measure).is_some() { "yes" } else { "no" };
             let Measure { together, alone, least, most } = measure;
             let numbers = [together, alone, measure.difference(), least, most].map(|value| decimal(value, digits));
             [vec![name], numbers.to_vec(), vec![measurable.to_owned()]].concat()
@@ -256,7 +268,7 @@ mod tests {
     fn own_steps_are_told_of_both_kinds() {
         let mut trained = seed(0.3, 0.2);
         (trained.together[0].steps, trained.together[1].steps) = (736, 788);
-        let compared = Compared::new(&[trained]).expect("evaluated");
+        let compared = Compared::new(&[trained.clone(), trained.clone(), trained]).expect("evaluated");
         let sentence = compared.sentence();
         assert!(sentence.ends_with(" Own steps: 736 to 788 together, 100 alone."), "{sentence}");
         let mut earlier = serde_json::to_value(&compared).expect("JSON");
@@ -273,6 +285,20 @@ mod tests {
         let worse = Compared::new(&[seed(0.1, 0.2), seed(0.1, 0.2), seed(0.15, 0.2)]).expect("evaluated");
         assert!(worse.sentence().contains("was worse"), "{}", worse.sentence());
         assert!(Compared::new(&[Trained { together: vec![side(0.1)], alone: vec![Side::default()] }]).is_none());
+    }
+
+    /// Seeds in which a daemon died are left out, so that one or two may be all.
+    #[test]
+    fn of_fewer_than_three_seeds_nothing_is_measurable() {
+        let gain = || seed(0.3, 0.2);
+        for (trained, is_measured) in [(vec![gain()], false), (vec![gain(); 2], false), (vec![gain(); 3], true)] {
+            let compared = Compared::new(&trained).expect("evaluated");
+            let (sentence, expected) = (compared.sentence(), if is_measured { "yes" } else { "no" });
+            assert_eq!(compared.rows()[0].last().map(String::as_str), Some(expected), "{sentence}");
+            assert_eq!(sentence.contains("helped"), is_measured, "{sentence}");
+            let reason = "is not measurable: fewer than three seeds say nothing of chance.";
+            assert_eq!(sentence.contains(reason), !is_measured, "{sentence}");
+        }
     }
 
     #[test]

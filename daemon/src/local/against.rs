@@ -5,6 +5,7 @@
 //! and equal time are compared alike. A run ends by the swarm's progress: who comes a moment later takes over what the first has
 //! learned, and makes fewer steps of its own. What is said is the least and the greatest difference over the seeds, and where their signs
 //! differ, that nothing can be measured. A seed in which a daemon died is left out: its last loss is of another time than the others'.
+//! Of fewer than three seeds nothing can be measured either.
 
 use std::path::{Path, PathBuf};
 

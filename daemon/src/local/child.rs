@@ -32,6 +32,9 @@ pub(super) struct Child {
     pub(super) report: Option<NodeReport>,
     /// The report at its clean end.
     pub(super) last: Option<NodeReport>,
+    /// Whether it has said that it has come to the run's end, or has done all that it was to do of it. Who is stopped before, or
+    /// cannot train, tells a report at its end as well.
+    pub(super) is_completed: bool,
     pub(super) directory: PathBuf,
     pub(super) log: PathBuf,
     pub(super) is_stopping: bool,
@@ -82,6 +85,7 @@ impl Child {
             ready: None,
             report: None,
             last: None,
+            is_completed: false,
             directory: directory.to_owned(),
             log,
             is_stopping: false,
@@ -98,6 +102,7 @@ impl Child {
         };
         if let Some(report) = object.get_mut("status").map(Value::take) {
             self.report = serde_json::from_value(report).ok().or(self.report.take());
+            self.is_completed |= self.report.as_ref().is_some_and(is_completed);
         } else if let Some(report) = object.get_mut("finished").map(Value::take) {
             self.last = serde_json::from_value(report).ok();
             self.report.clone_from(&self.last);
@@ -108,7 +113,7 @@ impl Child {
 
     /// Whether nothing more is to be expected of it.
     pub(super) fn is_done(&self) -> bool {
-        self.has_ended || self.report.as_ref().is_some_and(|report| report.phase == "completed")
+        self.has_ended || self.report.as_ref().is_some_and(is_completed)
     }
 
     pub(super) fn stop(&mut self) {
@@ -135,6 +140,10 @@ impl Child {
         }
         let _ = tokio::time::timeout(END_TIMEOUT, self.process.kill()).await;
     }
+}
+
+fn is_completed(report: &NodeReport) -> bool {
+    report.phase == "completed"
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Failure {

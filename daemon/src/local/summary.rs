@@ -20,7 +20,7 @@ const SETTLED_EXCHANGES: u64 = 3;
 const SAMPLE_BYTES: usize = 600;
 
 /// The end of a local run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Summary {
     pub(crate) nodes: Vec<NodeSummary>,
     /// √(1/N · Σ ‖θᵢ − θ̄‖²) over the final checkpoints of the nodes that left in order.
@@ -31,11 +31,13 @@ pub(crate) struct Summary {
     pub(crate) seconds: f64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct NodeSummary {
     /// As in the view, from 0.
     pub(crate) node: usize,
     pub(crate) peer: String,
+    /// Whether it came to the run's end, or did all that it was to do of it; not where it was stopped before, or training failed.
+    pub(crate) is_completed: bool,
     pub(crate) steps: u64,
     pub(crate) validation_loss: Option<f64>,
     /// Of images and rows.
@@ -99,8 +101,9 @@ impl Traffic {
 
 impl Summary {
     pub(super) fn new(children: &[Child], traffic: &Traffic, elapsed: Duration) -> Summary {
-        let node = |(number, report): (usize, &NodeReport)| NodeSummary {
-            node: number,
+        let node = |(child, report): (&Child, &NodeReport)| NodeSummary {
+            node: child.number,
+            is_completed: child.is_completed,
             peer: report.peer.clone(),
             steps: report.steps,
             validation_loss: report.validation_loss,
@@ -123,7 +126,7 @@ impl Summary {
             .filter_map(|child| latest(child).map(|checkpoint| checkpoint.state.parameters))
             .collect();
         Summary {
-            nodes: children.iter().filter_map(|child| Some((child.number, child.last.as_ref()?))).map(node).collect(),
+            nodes: children.iter().filter_map(|child| Some((child, child.last.as_ref()?))).map(node).collect(),
             disagreement: disagreement(&models),
             bytes_per_parameter_per_exchange: traffic.bytes_per_parameter_per_exchange(children),
             seconds: elapsed.as_secs_f64(),

@@ -48,6 +48,8 @@ pub(super) struct Course<'trial> {
     began: Option<Instant>,
     /// Blows that were dealt.
     dealt: usize,
+    /// Whether its time is over, so that the daemons are stopped wherever they are.
+    is_over: bool,
     curve: Vec<(f64, f64)>,
 }
 
@@ -56,13 +58,13 @@ pub(super) struct Course<'trial> {
 pub(crate) struct Tried {
     /// Seconds since the first of them had done a step, and the mean loss on held-out text then, of those that live; where it has changed.
     pub(crate) curve: Vec<(f64, f64)>,
-    /// Whether everything has happened that was to happen.
+    /// Whether everything has happened that was to happen, in the time that there was.
     pub(crate) is_whole: bool,
 }
 
 impl<'trial> Course<'trial> {
     pub(super) fn new(trial: Option<&'trial Trial<'trial>>) -> Course<'trial> {
-        Course { trial, started: Instant::now(), began: None, dealt: 0, curve: Vec::new() }
+        Course { trial, started: Instant::now(), began: None, dealt: 0, is_over: false, curve: Vec::new() }
     }
 
     /// Does what is due, and says so. Whether there is time left.
@@ -84,7 +86,8 @@ impl<'trial> Course<'trial> {
             blow.deal(children, trial.hosts)?;
             view.say(&blow.words());
         }
-        Ok(self.started.elapsed() < trial.limit)
+        self.is_over = self.started.elapsed() >= trial.limit;
+        Ok(!self.is_over)
     }
 
     /// Takes up what the daemons say of their loss.
@@ -99,7 +102,7 @@ impl<'trial> Course<'trial> {
     }
 
     pub(super) fn end(self) -> Tried {
-        let is_whole = self.trial.is_none_or(|trial| self.dealt == trial.blows.len());
+        let is_whole = !self.is_over && self.trial.is_none_or(|trial| self.dealt == trial.blows.len());
         Tried { curve: self.curve, is_whole }
     }
 }
@@ -135,7 +138,23 @@ fn has_begun(mut steps: impl Iterator<Item = Option<u64>>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::RunManifest;
+
     use super::*;
+    use crate::console::Console;
+
+    #[test]
+    fn a_trial_whose_time_is_over_before_its_daemons_have_ended_is_not_whole() {
+        let view = View::new(Console::Json, None, (0, 0), &RunManifest::default());
+        for (limit, is_whole) in [(Duration::MAX, true), (Duration::ZERO, false)] {
+            let pace = Pace { step: Duration::ZERO, later: None };
+            let trial = Trial { hosts: None, paces: vec![pace], evaluate_every: 1, blows: Vec::new(), limit };
+            let mut course = Course::new(Some(&trial));
+            assert_eq!(course.advance(&mut [], &view).ok(), Some(is_whole));
+            assert_eq!(course.end().is_whole, is_whole, "{limit:?}");
+        }
+        assert!(Course::new(None).end().is_whole);
+    }
 
     #[test]
     fn the_time_of_a_trial_begins_with_the_first_step_of_any_daemon() {

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use ureq::http::Uri;
 
 use super::names;
@@ -127,7 +129,10 @@ impl WebAddress {
             return Err(("it names no host", WEB_HINT));
         }
         if without_keys(url).ends_with(NO_PORT) {
-            return Err(("its port is no number", "in a password, / ? # and @ are written %2F, %3F, %23 and %40"));
+            return Err((
+                "its port is no number",
+                "in a password, / ? # @ and % are written %2F, %3F, %23, %40 and %25",
+            ));
         }
         let host = uri.host().unwrap_or_default();
         if matches!(host, "huggingface.co" | "www.huggingface.co") && uri.path().contains("/blob/") {
@@ -254,6 +259,20 @@ pub(crate) fn without_keys(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
+/// An address without its user name and password, and these as `Authorization` has them (RFC 7617), where there are any. In an address
+/// they are percent-encoded, in the header they are not.
+pub(crate) fn split_login(url: &str) -> (String, Option<String>) {
+    let split = || {
+        let (scheme, rest) = url.split_once("://")?;
+        let (authority, path) = rest.find(['/', '?', '#']).map_or((rest, ""), |end| rest.split_at(end));
+        let (login, host) = authority.rsplit_once('@')?;
+        let (name, password) = login.split_once(':').unwrap_or((login, ""));
+        let login = STANDARD.encode(format!("{}:{}", decoded(name), decoded(password)));
+        Some((format!("{scheme}://{host}{path}"), Some(format!("Basic {login}"))))
+    };
+    split().unwrap_or_else(|| (url.to_owned(), None))
+}
+
 /// Whether a text is a SHA-256 in hexadecimal.
 pub(crate) fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -327,6 +346,31 @@ mod tests {
         }
         let told = refused("https://name:secret@example.org/?key=1");
         assert!(!told.contains("secret") && !told.contains("key="), "{told}");
+    }
+
+    #[test]
+    fn a_password_is_sent_as_it_is_and_not_as_an_address_writes_it() {
+        let split = |url: &str| {
+            let (bare, login) = split_login(url);
+            let decode = |login: String| STANDARD.decode(login.strip_prefix("Basic ").expect("its scheme"));
+            (bare, login.map(|login| String::from_utf8(decode(login).expect("Base64")).expect("UTF-8")))
+        };
+        for (url, bare, login) in [
+            ("https://me:a%2Fb@host/f", "https://host/f", Some("me:a/b")),
+            ("https://m%40e:a%3A%25%23b@host:8443", "https://host:8443", Some("m@e:a:%#b")),
+            ("https://me:a:b@host/f@g?k=h@i", "https://host/f@g?k=h@i", Some("me:a:b")),
+            ("https://me@host/f", "https://host/f", Some("me:")),
+            ("https://host/f@g", "https://host/f@g", None),
+            ("https://host?k=h@i", "https://host?k=h@i", None),
+            ("host", "host", None),
+        ] {
+            assert_eq!(split(url), (bare.to_owned(), login.map(str::to_owned)), "{url}");
+        }
+        // RFC 7617's own example.
+        assert_eq!(
+            split_login("http://Aladdin:open%20sesame@a").1.as_deref(),
+            Some("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==")
+        );
     }
 
     #[test]

@@ -13,9 +13,9 @@ use ureq::http::{HeaderMap, StatusCode, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, Proxy};
 
-use super::address::without_keys;
+use super::address::{split_login, without_keys};
 use super::trouble::Trouble;
 
 /// Redirects in a row: the hub makes two or three, browsers follow twenty.
@@ -51,7 +51,7 @@ pub(crate) struct Request<'a> {
     pub(crate) url: &'a str,
     /// Sent to whoever answers in the end.
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// Keys: sent to the host of `url` alone.
+    /// Keys: sent to the host of `url` alone, as are a name and a password in it where no key is an `authorization`.
     pub(crate) keys: Vec<(&'static str, String)>,
     pub(crate) reach: Reach,
     /// Whether redirects are followed; a signature holds for one address.
@@ -85,6 +85,10 @@ impl Client {
     /// When the certificates there cannot be read.
     pub(crate) fn new() -> Result<Client, Trouble> {
         let test_port = std::env::var(TEST_PORT).ok().and_then(|port| port.parse().ok());
+        Client::through(Proxy::try_from_env(), test_port)
+    }
+
+    fn through(proxy: Option<Proxy>, test_port: Option<u16>) -> Result<Client, Trouble> {
         let tls = TlsConfig::builder().root_certs(roots()?).build();
         let config = || {
             Agent::config_builder()
@@ -101,7 +105,7 @@ impl Client {
         };
         let direct = config().proxy(None).build();
         let public = Agent::with_parts(direct.clone(), DefaultConnector::new(), PublicResolver::new(test_port));
-        Ok(Client { usual: config().build().new_agent(), direct: direct.new_agent(), public, test_port })
+        Ok(Client { usual: config().proxy(proxy).build().new_agent(), direct: direct.new_agent(), public, test_port })
     }
 
     /// Sends a request and follows redirects.
@@ -109,14 +113,19 @@ impl Client {
     /// # Errors
     /// When nobody answers, or it leads where it may not.
     pub(crate) fn get(&self, request: &Request<'_>) -> Result<Answer, Trouble> {
-        let first = parsed(request.url)?;
+        let (bare, login) = split_login(request.url);
+        let first = parsed(&bare)?;
         let place = without_keys(request.url);
+        let mut keys = request.keys.clone();
+        if !keys.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")) {
+            keys.extend(login.map(|login| ("authorization", login)));
+        }
         self.check_scheme(&first, request.is_plain, &place)?;
         let (mut url, mut is_own) = (first.clone(), true);
         for _ in 0..=REDIRECTS_MAX {
             let agent = self.agent(&first, &url, request.reach);
             let mut call = agent.get(self.dialed(&url));
-            for (name, value) in request.headers.iter().chain(request.keys.iter().filter(|_| is_own)) {
+            for (name, value) in request.headers.iter().chain(keys.iter().filter(|_| is_own)) {
                 call = call.header(*name, value);
             }
             let answer = call.call().map_err(|error| unreachable(&place, &url, error))?;
@@ -138,16 +147,21 @@ impl Client {
         Err(server(&place, "it leads from one address to the next without an end", false))
     }
 
-    /// An owner's place may be private. From a public one nothing leads into a private network, where no proxy decides.
+    /// An owner's place may be private. From a public one nothing leads into a private network, where no proxy decides: one is there,
+    /// and `NO_PROXY` does not name the host.
     fn agent(&self, first: &Uri, url: &Uri, reach: Reach) -> &Agent {
         let is_here = is_loopback(url);
         match reach {
             Reach::Public => &self.public,
             Reach::Anywhere if origin(first) == origin(url) && is_here => &self.direct,
-            Reach::Anywhere if origin(first) == origin(url) || self.usual.config().proxy().is_some() => &self.usual,
+            Reach::Anywhere if origin(first) == origin(url) || self.is_proxied(url) => &self.usual,
             Reach::Anywhere if self.is_private(first) => &self.direct,
             Reach::Anywhere => &self.public,
         }
+    }
+
+    fn is_proxied(&self, url: &Uri) -> bool {
+        self.usual.config().proxy().is_some_and(|proxy| !proxy.is_no_proxy(url))
     }
 
     fn is_private(&self, url: &Uri) -> bool {
@@ -352,7 +366,65 @@ struct PrivateAddress(IpAddr);
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread::JoinHandle;
+
+    use ureq::ProxyProtocol;
+
     use super::*;
+
+    /// A server of one connection at a time, with an answer for each; what `Authorization` each request had.
+    fn server_of(answers: Vec<String>) -> (SocketAddr, JoinHandle<Vec<Option<String>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let serve = move |answer: String| {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let head = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            let told = head.filter_map(|line| Some(line.split_once(": ")?.1.to_owned()).filter(|_| is_login(&line)));
+            let told = told.last();
+            let ends = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+            stream.write_all(format!("HTTP/1.1 {answer}\r\n{ends}").as_bytes()).expect("answered");
+            told
+        };
+        (address, std::thread::spawn(move || answers.into_iter().map(serve).collect()))
+    }
+
+    fn is_login(line: &str) -> bool {
+        line.to_ascii_lowercase().starts_with("authorization:")
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_decoded_and_goes_to_its_own_host_alone() {
+        let (other, of_other) = server_of(vec!["200 OK".to_owned()]);
+        let leads = |to: &str| format!("302 Found\r\nLocation: {to}");
+        let (own, of_own) = server_of(vec![leads("/g"), leads(&format!("http://{other}/h"))]);
+        let client = Client::through(None, None).expect("no certificates of the user's own");
+        let url = format!("http://me:a%2Fb@{own}/f");
+        let (headers, keys) = (Vec::new(), Vec::new());
+        let request = Request { url: &url, headers, keys, reach: Reach::Anywhere, follows: true, is_plain: true };
+        let answer = client.get(&request);
+        assert!(answer.is_ok_and(|answer| answer.status == StatusCode::OK));
+        // Base64 of `me:a/b`.
+        let login = Some("Basic bWU6YS9i".to_owned());
+        assert_eq!(of_own.join().expect("no panic"), [login.clone(), login]);
+        assert_eq!(of_other.join().expect("no panic"), [None]);
+    }
+
+    /// ureq goes past the proxy to hosts of `NO_PROXY`, so that no proxy decides where a public place leads.
+    #[test]
+    fn a_host_that_no_proxy_is_for_is_reached_at_public_addresses_alone() {
+        let proxy = Proxy::builder(ProxyProtocol::Http).host("127.0.0.1").port(9).no_proxy("10.0.0.1");
+        let client = Client::through(proxy.build().ok(), None).expect("no certificates of the user's own");
+        let leads = |to: &str| {
+            let [first, to] = ["https://8.8.8.8/", to].map(|url| url.parse().expect("an address"));
+            let agent = client.agent(&first, &to, Reach::Anywhere);
+            (std::ptr::eq(agent, &client.usual), std::ptr::eq(agent, &client.public))
+        };
+        assert_eq!(leads("https://10.0.0.1/"), (false, true));
+        assert_eq!(leads("https://10.0.0.2/"), (true, false), "the proxy decides");
+        assert_eq!(leads("https://8.8.8.8/f"), (true, false), "the owner's own word");
+    }
 
     #[test]
     fn addresses_that_mean_another_machine_elsewhere_are_not_public() {

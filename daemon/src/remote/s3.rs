@@ -208,7 +208,8 @@ impl Bucket<'_> {
         self.remote.client.get(&Request { url: &url, headers, keys, reach: self.reach, follows: false, is_plain })
     }
 
-    /// Scheme and host, the host, and the path of a key. Names with dots have no certificate as a part of Amazon's host.
+    /// Scheme and host, the host as requests name it, and the path of a key. Names with dots have no certificate as a part of
+    /// Amazon's host.
     fn address(&self, region: &str, key: &str) -> (String, String, String) {
         let key = encoded(key, true);
         let (base, prefix) = match &self.setup.endpoint {
@@ -220,8 +221,8 @@ impl Bucket<'_> {
         };
         let after = base.split_once("://").map_or(base.as_str(), |(_, rest)| rest);
         let (host, folder) = after.find('/').map_or((after, ""), |slash| after.split_at(slash));
-        let (host, path) = (host.to_owned(), format!("{folder}{prefix}/{key}"));
-        (base[..base.len() - folder.len()].to_owned(), host, path)
+        let (base, path) = (&base[..base.len() - folder.len()], format!("{folder}{prefix}/{key}"));
+        (base.to_owned(), signed_host(base, host).to_owned(), path)
     }
 
     fn region(&self) -> String {
@@ -317,6 +318,12 @@ impl Origin for Bucket<'_> {
     }
 }
 
+/// A host as the `Host` of a request names it, which is what a signature is of: without the port that is the scheme's usual one.
+fn signed_host<'a>(base: &str, host: &'a str) -> &'a str {
+    let is_plain = base.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http:"));
+    host.strip_suffix(if is_plain { ":80" } else { ":443" }).unwrap_or(host)
+}
+
 /// A region becomes a part of a host's name.
 fn is_region(name: &str) -> bool {
     (1..=40).contains(&name.len())
@@ -366,6 +373,34 @@ mod tests {
         assert_eq!(chosen("data/a"), ["a.txt", "a.txt.old"]);
         assert_eq!(chosen("").len(), 4);
         assert_eq!(chosen("data"), ["a.txt", "b/c.txt", "a.txt.old"], "the folder alone");
+    }
+
+    /// An endpoint may have its port written out, and requests leave the usual one out.
+    #[test]
+    fn the_host_that_is_signed_is_the_one_that_requests_name() {
+        let signed = |endpoint: &str| {
+            let client = super::super::http::Client::new().expect("no certificates of the user's own");
+            let remote = Remote { client, allowance: super::super::Allowance::unlimited() };
+            let setup = Setup { credentials: None, region: None, endpoint: Some(endpoint.to_owned()), profile: None };
+            let (region, reach, folder) = (Mutex::default(), Reach::Anywhere, String::new());
+            let (place, listing) = (String::new(), Listing::new());
+            let bucket = Bucket { remote: &remote, place, name: "b", setup, region, reach, folder, listing };
+            bucket.address("eu-west-1", "k")
+        };
+        let address = |base: &str, host: &str, path: &str| (base.to_owned(), host.to_owned(), path.to_owned());
+        for (endpoint, host) in [
+            ("https://store.example", "store.example"),
+            ("https://store.example:443", "store.example"),
+            ("http://store.example:80", "store.example"),
+            ("http://store.example:443", "store.example:443"),
+            ("https://store.example:80", "store.example:80"),
+            ("https://store.example:9000", "store.example:9000"),
+            ("https://[::1]:443", "[::1]"),
+        ] {
+            assert_eq!(signed(endpoint), address(endpoint, host, "/b/k"));
+        }
+        let below = signed("https://store.example:443/below");
+        assert_eq!(below, address("https://store.example:443", "store.example", "/below/b/k"));
     }
 
     #[test]

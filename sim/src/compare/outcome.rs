@@ -57,9 +57,17 @@ pub struct NodeAccount {
 }
 
 impl NodeAccount {
+    /// It lives until so many seconds, and has trained as long, unless its training is over.
+    pub(super) fn live_until(&mut self, at: f64) {
+        self.lived = at;
+        if self.training == 0.0 {
+            self.training = at;
+        }
+    }
+
     /// It dies at so many seconds: what it would have done later is not drawn.
     pub(super) fn end(&mut self, at: f64) {
-        (self.lived, self.training) = (at, at);
+        self.live_until(at);
         self.spans.retain(|span| span.from < at);
         self.spans.iter_mut().for_each(|span| span.to = span.to.min(at));
     }
@@ -143,13 +151,15 @@ impl Outcome {
         })
     }
 
-    /// The loss after so many tokens, between two points on a straight line; where it took no more, that at the end.
-    pub fn loss_after(&self, tokens: u64) -> f64 {
-        let Some(after) = self.points.iter().position(|point| point.tokens > tokens) else { return self.end().loss };
-        let Some(before) = after.checked_sub(1) else { return self.points[0].loss };
+    /// The loss after so many tokens, between two points on a straight line; `None` where it took fewer.
+    pub fn loss_after(&self, tokens: u64) -> Option<f64> {
+        let Some(after) = self.points.iter().position(|point| point.tokens > tokens) else {
+            return (self.end().tokens == tokens).then_some(self.end().loss);
+        };
+        let Some(before) = after.checked_sub(1) else { return Some(self.points[0].loss) };
         let (one, other) = (&self.points[before], &self.points[after]);
         let share = (tokens - one.tokens) as f64 / (other.tokens - one.tokens) as f64;
-        one.loss + share * (other.loss - one.loss)
+        Some(one.loss + share * (other.loss - one.loss))
     }
 
     /// Shares of the time in which the nodes trained, computing and waiting, and of their lives with their uplinks sending.

@@ -30,6 +30,9 @@ struct Member {
     steps: u64,
     /// Those that are in the model that it would hand out: of NoLoCo the ones before its last exchange.
     taken_up: u64,
+    /// Steps of the living on average as the steps under way began, and of the schedule at its last step.
+    began: f64,
+    scheduled: f64,
     partner: Option<usize>,
     /// φ and δ of NoLoCo.
     slow: Vec<f32>,
@@ -63,6 +66,8 @@ impl Pairing {
                 meeting: Meeting::new(timeouts),
                 steps: 0,
                 taken_up: 0,
+                began: 0.0,
+                scheduled: 0.0,
                 partner: None,
                 momentum: vec![0.0; slow.len()],
                 slow,
@@ -170,22 +175,41 @@ impl Pairing {
         }
     }
 
-    /// Until the run ends: it takes so many steps on average, and nobody stops at its own share of them.
-    fn go_on(&self, world: &mut World, node: usize) {
+    /// Nodes that meet go on until the run ends: it takes so many steps on average, and nobody stops at its own share of them. A
+    /// node alone ends with its own.
+    fn go_on(&mut self, world: &mut World, node: usize) {
+        if self.kind == Kind::Alone && self.members[node].steps >= self.steps {
+            world.ends_training(node);
+            return;
+        }
+        self.members[node].began = self.pace(world, node);
         world.compute(node, self.stretch(node));
+    }
+
+    /// Where a node's learning rate stands: at the steps of the living on average, those under way in parts, as the run's end does.
+    /// By its own, a slow node would end near the peak. A node alone has nobody else's.
+    fn pace(&self, world: &World, node: usize) -> f64 {
+        if self.kind == Kind::Alone {
+            return self.members[node].steps as f64;
+        }
+        world.mean_of_living(|one| self.members[one].steps as f64 + world.steps_under_way(one))
     }
 }
 
 impl Machine for Pairing {
     fn begin(&mut self, world: &mut World) {
-        (0..self.members.len()).for_each(|node| world.compute(node, self.stretch(node)));
+        (0..self.members.len()).for_each(|node| self.go_on(world, node));
     }
 
     fn computed(&mut self, world: &mut World, node: usize) {
         let stretch = self.stretch(node);
+        self.members[node].steps += stretch;
+        let now = self.pace(world, node);
         let member = &mut self.members[node];
-        (member.steps..member.steps + stretch).for_each(|step| member.learner.step(step as f64));
-        member.steps += stretch;
+        for step in 0..stretch {
+            member.scheduled = member.began + (now - member.began) * step as f64 / stretch as f64;
+            member.learner.step(member.scheduled);
+        }
         if self.kind != Kind::Noloco {
             member.taken_up = member.steps;
         }
@@ -260,5 +284,52 @@ impl Machine for Pairing {
 
     fn violations(&self) -> Vec<String> {
         self.violations.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::tests::{set_steps, setting};
+    use crate::compare::{Fault, world};
+
+    /// Of each member: its steps, and where its learning rate stood at the last of them.
+    fn ends(name: &str, speeds: &[f64]) -> (u64, Vec<(u64, f64)>) {
+        let mut setting = setting(name, Fault::None);
+        (setting.nodes, setting.speeds) = (4, speeds.to_vec());
+        set_steps(&mut setting, 240);
+        let mut pairing = Pairing::new(&setting);
+        let outcome = world::run(&setting, &mut pairing, &|| false).expect("nobody interrupts");
+        assert!(outcome.is_complete && outcome.violations.is_empty(), "{name}: {:?}", outcome.violations);
+        (setting.steps, pairing.members.iter().map(|member| (member.steps, member.scheduled)).collect())
+    }
+
+    /// By its own steps a slow node would train at a high rate until the end, and what it hands out would be worse for it.
+    #[test]
+    fn the_learning_rate_of_slow_nodes_comes_to_its_end_with_the_run() {
+        for name in ["ad-psgd", "noloco"] {
+            let (steps, ends) = ends(name, &[1.0, 0.25]);
+            // The last stretch of a slow node may be under way.
+            let stretch = if name == "noloco" { 3.0 * method::INTERVAL as f64 } else { 6.0 };
+            for (own, scheduled) in &ends {
+                assert!(*scheduled >= steps as f64 - stretch, "{name}: {scheduled} of {steps} after {own} own steps");
+            }
+            assert!(ends[1].0 + 30 < steps, "{name}: {ends:?}");
+        }
+    }
+
+    #[test]
+    fn the_learning_rate_of_nodes_that_are_alike_follows_their_steps() {
+        for name in ["ad-psgd", "noloco", "alone"] {
+            for (own, scheduled) in ends(name, &[1.0]).1 {
+                assert!((scheduled - (own - 1) as f64).abs() < 1.0, "{name}: {scheduled} at step {own}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_alone_follows_its_own_steps_to_the_end() {
+        let (steps, ends) = ends("alone", &[1.0, 0.25]);
+        assert!(ends.iter().all(|end| *end == (steps, (steps - 1) as f64)), "{ends:?}");
     }
 }

@@ -48,7 +48,8 @@ pub struct Row {
     pub all_bytes: f64,
     /// Bytes of text that all nodes together had trained on at the end.
     pub tokens: f64,
-    /// Loss after the fewest tokens that any method took which did all its steps, see [`Figures::fewest_tokens`].
+    /// Loss after the fewest tokens that any method took which did all its steps, see [`Figures::fewest_tokens`]. `None` where a run
+    /// took fewer, as one that did not do all of them may.
     pub loss_at_fewest_tokens: Option<f64>,
     /// Whether every run did all its steps.
     pub is_complete: bool,
@@ -256,7 +257,10 @@ fn row(results: &Results, method: &Method, (target, fewest_tokens): (f64, Option
         busiest_bytes: mean(runs.iter().map(|run| run.end().busiest_bytes as f64)),
         all_bytes: mean(runs.iter().map(|run| run.end().all_bytes as f64)),
         tokens: mean(runs.iter().map(|run| run.end().tokens as f64)),
-        loss_at_fewest_tokens: fewest_tokens.map(|tokens| mean(runs.iter().map(|run| run.loss_after(tokens)))),
+        loss_at_fewest_tokens: fewest_tokens.and_then(|tokens| {
+            let losses: Option<Vec<f64>> = runs.iter().map(|run| run.loss_after(tokens)).collect();
+            losses.map(|losses| mean(losses.into_iter()))
+        }),
         is_complete: runs.iter().all(|run| run.is_complete),
     }
 }

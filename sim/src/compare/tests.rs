@@ -89,7 +89,7 @@ fn steps_that_a_worker_missed_are_not_counted_as_taken() {
 
 #[test]
 fn nodes_that_are_fast_go_on_until_all_have_enough_steps_together() {
-    for name in ["alone", "ad-psgd", "noloco"] {
+    for name in ["ad-psgd", "noloco"] {
         let mut setting = setting(name, Fault::None);
         (setting.nodes, setting.speeds) = (4, vec![1.0, 0.25]);
         set_steps(&mut setting, 60);
@@ -104,6 +104,23 @@ fn nodes_that_are_fast_go_on_until_all_have_enough_steps_together() {
             assert!(waiting < 0.01 && seconds < 1.7, "{name}: waits {waiting}, {seconds} times a node of speed 1");
         }
     }
+}
+
+/// As the daemons of a comparison that train alone do.
+#[test]
+fn a_node_alone_ends_with_its_own_steps_and_waits_for_nobody() {
+    let mut setting = setting("alone", Fault::None);
+    (setting.nodes, setting.speeds) = (4, vec![1.0, 0.25]);
+    set_steps(&mut setting, 60);
+    let outcome = run(&setting);
+    assert!(outcome.is_complete && outcome.violations.is_empty(), "{:?}", outcome.violations);
+    assert!(outcome.nodes.iter().all(|node| node.steps == 60), "{:?}", outcome.nodes);
+    let trained: Vec<f64> = outcome.nodes.iter().map(|node| node.training.round()).collect();
+    assert_eq!((trained, outcome.end().seconds.round()), (vec![6.0, 24.0, 6.0, 24.0], 24.0));
+    assert!(outcome.shares().1 < 0.01, "{:?}", outcome.shares());
+    // One that has ended is no slower to have been killed later.
+    let killed = run(&Setting { fault: Fault::KillFirst, speeds: vec![4.0, 1.0], ..setting });
+    assert_eq!((killed.nodes[0].steps, (10.0 * killed.nodes[0].training).round()), (60, 15.0));
 }
 
 #[test]

@@ -183,6 +183,18 @@ impl World {
         self.queue.push(ends, What::Computed { node, id });
     }
 
+    /// Steps of a node's computation that are over by now, in parts of one.
+    pub(super) fn steps_under_way(&self, node: usize) -> f64 {
+        let Node { computing, step_time, .. } = &self.nodes[node];
+        let over = |since: Time| self.now().saturating_since(since).as_secs_f64() / step_time.as_secs_f64();
+        computing.map_or(0.0, |(_, steps, since)| over(since).min(steps as f64))
+    }
+
+    /// A node has done all that it has to do: from now on it does not wait for anybody.
+    pub(super) fn ends_training(&mut self, node: usize) {
+        self.nodes[node].account.training = self.now().since_start().as_secs_f64();
+    }
+
     /// Sends until it arrives; to the node itself without any way.
     pub(super) fn send(&mut self, from: usize, to: usize, parcel: Parcel) {
         let now = self.now();
@@ -332,8 +344,11 @@ impl World {
 
     /// How far the run is: the mean of the nodes that are there.
     pub(super) fn progress(&self, machine: &dyn Machine) -> f64 {
-        let (sum, count) =
-            self.living().fold((0.0, 0.0), |(sum, count), node| (sum + machine.progress(node), count + 1.0));
+        self.mean_of_living(|node| machine.progress(node))
+    }
+
+    pub(super) fn mean_of_living(&self, value: impl Fn(usize) -> f64) -> f64 {
+        let (sum, count) = self.living().fold((0.0, 0.0), |(sum, count), node| (sum + value(node), count + 1.0));
         sum / count
     }
 
@@ -403,7 +418,7 @@ pub(super) fn run(setting: &Setting, machine: &mut dyn Machine, is_interrupted: 
     let end = if is_complete { world.now() } else { stuck_at }.since_start().as_secs_f64();
     for node in 0..setting.nodes {
         if world.is_alive(node) {
-            (world.nodes[node].account.lived, world.nodes[node].account.training) = (end, end);
+            world.nodes[node].account.live_until(end);
             if is_complete {
                 world.stop_computing(node);
             }

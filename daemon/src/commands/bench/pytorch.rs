@@ -1,37 +1,34 @@
 //! The same model in PyTorch: a process that takes steps when told to (`scripts/bench_pytorch.py`).
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use murmur_protocol::RunManifest;
 use murmur_training::{Device, DeviceLocation, Precision};
 use serde::Deserialize;
+use tempfile::TempDir;
 
 use crate::failure::{ExitCode, Failure};
 
 const SCRIPT: &str = include_str!("../../../../scripts/bench_pytorch.py");
 
-/// A folder for the script and its inputs, removed when dropped.
-pub(super) struct Workplace(PathBuf);
+/// A folder for the script and its inputs, removed when dropped. Nobody else can have made it before, or can write in it: what lies
+/// there is run.
+pub(super) struct Workplace(TempDir);
 
 impl Workplace {
     pub(super) fn new() -> std::io::Result<Workplace> {
-        let folder = std::env::temp_dir().join(format!("murmur-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
-        std::fs::write(folder.join("bench_pytorch.py"), SCRIPT)?;
+        let mut builder = tempfile::Builder::new();
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+        let folder = builder.prefix("murmur-bench-").tempdir()?;
+        std::fs::write(folder.path().join("bench_pytorch.py"), SCRIPT)?;
         Ok(Workplace(folder))
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Workplace {
-    fn drop(&mut self) {
-        // What is left behind is a few files in the folder for such.
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.path()
     }
 }
 
@@ -151,6 +148,22 @@ impl Drop for PyTorch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_script_lies_in_a_new_folder_of_the_users_own_each_time() {
+        let [one, other] = [(); 2].map(|()| Workplace::new().expect("a folder"));
+        assert_ne!(one.path(), other.path(), "nobody knows it beforehand");
+        assert_eq!(std::fs::read_to_string(one.path().join("bench_pytorch.py")).expect("written"), SCRIPT);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(one.path()).expect("there").permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{mode:o}");
+        }
+        let path = one.path().to_owned();
+        drop(one);
+        assert!(!path.exists() && other.path().exists());
+    }
 
     #[test]
     fn on_a_cpu_every_way_that_may_be_the_fastest_is_measured() {

@@ -16,7 +16,7 @@ use crate::console::figures::counted;
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::pace::Pace;
-use crate::local::{self, Blow, Ended, Hosts, NodeSummary, Rates, Trial};
+use crate::local::{self, Blow, Ended, Hosts, NodeSummary, Rates, Summary, Trial, Tried};
 
 /// The folder of all swarms in that of the comparison; each may be read with `murmur report`.
 const FOLDER: &str = "real";
@@ -51,24 +51,15 @@ fn swarm_name(method: Method, fault: Fault) -> String {
 
 /// Trains by every method that daemons have, at the learning rate that was its best in the simulator, with the first seed, and then
 /// through the faults. Alone are those of another swarm, so that they read the same data in the same order; by themselves they
-/// are not trained, and what goes wrong elsewhere costs them nothing. Ctrl-C leaves out the swarm under way and those after it.
+/// are not trained, and what goes wrong elsewhere costs them nothing. Ctrl-C leaves out the swarm under way and those after it, and so
+/// does a failure, which is told beside what was measured before.
 pub(super) fn run(
     results: &Results,
     figures: &Figures,
     options: &CompareOptions,
     interruption: &AtomicBool,
-) -> anyhow::Result<Real> {
+) -> (Real, anyhow::Result<()>) {
     let base = &results.plan.base;
-    let unwritable = |error: std::io::Error| {
-        Failure::new(ExitCode::Files, format!("cannot write in {}: {error}", options.output.display()))
-            .hint("choose another folder with --output")
-    };
-    let folder = options.output.join(FOLDER);
-    // Of an earlier comparison, in a folder that is known to be this command's.
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(unwritable)?;
-    }
-    std::fs::create_dir_all(&folder).map_err(unwritable)?;
     let rates = Rates { up: base.links.up_bytes_per_second, down: base.links.down_bytes_per_second };
     let (hosts, lines) = match Hosts::new(base.nodes, rates) {
         Ok(hosts) => (Some(hosts), Lines::Shaped),
@@ -79,6 +70,31 @@ pub(super) fn run(
     let jobs = jobs(results, figures, hosts.is_some());
     let seconds: f64 = jobs.iter().map(|job| simulated_seconds(results, job.method, job.fault)).sum();
     note(&format!("{}, {seconds:.0} s as simulated", counted(jobs.len() as u64, "real swarm")));
+    let ended = train_all(results, options, (&jobs, hosts.as_ref()), interruption, &mut real.measured);
+    real.left_out = jobs.len() - real.measured.len();
+    // Real daemons may miss the least loss that all simulated nodes reached.
+    real.target = options.target.unwrap_or_else(|| real.reached_by_all(figures.target));
+    (real, ended)
+}
+
+/// Trains one swarm after another, until Ctrl-C or a failure.
+fn train_all(
+    results: &Results,
+    options: &CompareOptions,
+    (jobs, hosts): (&[Job], Option<&Hosts>),
+    interruption: &AtomicBool,
+    all: &mut Vec<Measured>,
+) -> anyhow::Result<()> {
+    let unwritable = |error: std::io::Error| {
+        Failure::new(ExitCode::Files, format!("cannot write in {}: {error}", options.output.display()))
+            .hint("choose another folder with --output")
+    };
+    let folder = options.output.join(FOLDER);
+    // Of an earlier comparison, in a folder that is known to be this command's.
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(unwritable)?;
+    }
+    std::fs::create_dir_all(&folder).map_err(unwritable)?;
     let mut calm = None;
     for (number, job) in jobs.iter().enumerate() {
         if interruption.load(Ordering::Relaxed) {
@@ -88,14 +104,11 @@ pub(super) fn run(
         note(&format!("real swarm {} of {}: {}", number + 1, jobs.len(), job.name()));
         std::fs::write(own.with_extension("toml"), job.manifest.canonical_text()).map_err(unwritable)?;
         let twins = calm.take().filter(|_| job.method.kind == Kind::Alone);
-        let Some(measured) = train(results, options, hosts.as_ref(), job, (&own, twins.as_deref()))? else { break };
-        real.measured.push(measured);
+        let Some(measured) = train(results, options, hosts, job, (&own, twins.as_deref()))? else { break };
+        all.push(measured);
         calm = Some(own);
     }
-    real.left_out = jobs.len() - real.measured.len();
-    // Real daemons may miss the least loss that all simulated nodes reached.
-    real.target = options.target.unwrap_or_else(|| real.reached_by_all(figures.target));
-    Ok(real)
+    Ok(())
 }
 
 /// Trains one swarm in a folder, or the twins of another one's daemons; `None` where Ctrl-C has ended it.
@@ -121,7 +134,7 @@ fn train(
     let limit = Duration::from_secs_f64(seconds) + TIME_MORE;
     let trial = Trial { hosts, limit, ..trial(base, job.fault) };
     let ended = local::train(daemons, files, (folder, twins), trial)?;
-    Ok(ended.map(|ended| measured(job.method, job.fault, ended, base)))
+    Ok(ended.map(|Ended { summary, tried, .. }| measured(job.method, job.fault, (&summary, tried), base)))
 }
 
 /// Makes identities whose order is that of the nodes. Members take their ranks by it, so that here, too, the first node is a star's
@@ -139,6 +152,11 @@ fn name_in_order(folder: &Path, nodes: usize) -> anyhow::Result<()> {
         std::fs::write(file(node), identity)?;
     }
     Ok(())
+}
+
+/// Whether daemons train by it without others beside them: alone they are twins of those.
+pub(super) fn is_real(method: &Method) -> bool {
+    method.kind != Kind::Alone && method.kind.of_daemons().is_some()
 }
 
 /// All without a fault, alone last, and then with those that can be had.
@@ -220,9 +238,12 @@ fn manifest(base: &Setting, fault: Fault, (method, learning_rate): (Method, f64)
     Some(manifest)
 }
 
-fn measured(method: Method, fault: Fault, Ended { summary, tried, .. }: Ended, base: &Setting) -> Measured {
+fn measured(method: Method, fault: Fault, (summary, tried): (&Summary, Tried), base: &Setting) -> Measured {
     let nodes = &summary.nodes;
-    let steps_per_second = |node: &NodeSummary| node.steps as f64 / node.seconds_in_training;
+    let steps_per_second = |node: &NodeSummary| match node.seconds_in_training {
+        0.0 => 0.0, // it took none
+        seconds => node.steps as f64 / seconds,
+    };
     let killed = usize::from(matches!(fault, Fault::Kill | Fault::KillFirst));
     Measured {
         method,
@@ -230,7 +251,7 @@ fn measured(method: Method, fault: Fault, Ended { summary, tried, .. }: Ended, b
         losses: nodes.iter().filter_map(|node| node.validation_loss).collect(),
         sent_bytes: nodes.iter().map(|node| node.bytes_sent).collect(),
         steps_per_second: nodes.iter().map(steps_per_second).collect(),
-        is_complete: tried.is_whole && nodes.len() + killed == base.nodes,
+        is_complete: tried.is_whole && nodes.len() + killed == base.nodes && nodes.iter().all(|node| node.is_completed),
         curve: tried.curve,
     }
 }
@@ -252,6 +273,35 @@ mod tests {
             |node| identity_at(&folder.path().join(format!("node-{node}/identity.key"))).map(|key| peer_id(&key));
         let peers: Vec<_> = (0..6).map(|node| peer(node).expect("an identity")).collect();
         assert!(peers.is_sorted_by(|one, next| one < next), "{peers:?}");
+    }
+
+    /// Every daemon that leaves in order tells a report, also where it was stopped or its training failed.
+    #[test]
+    fn a_swarm_of_which_one_daemon_did_not_come_to_the_end_is_unfinished() {
+        let Command::Compare(options) = Cli::parse_from(["murmur", "compare", "--real"]).command else { panic!() };
+        let base = wanted::plan(&options).expect("a plan").base;
+        let ring = Method::named("ring").expect("a method");
+        let is_complete = |fault, completed: usize, stopped: usize, is_whole| {
+            let node = |node| NodeSummary { node, is_completed: node < completed, ..NodeSummary::default() };
+            let summary = Summary { nodes: (0..completed + stopped).map(node).collect(), ..Summary::default() };
+            let tried = Tried { is_whole, ..Tried::default() };
+            measured(ring, fault, (&summary, tried), &base).is_complete
+        };
+        assert!(is_complete(Fault::None, 8, 0, true) && is_complete(Fault::Kill, 7, 0, true));
+        assert!(!is_complete(Fault::None, 8, 0, false), "not all has happened, or its time was over");
+        assert!(!is_complete(Fault::None, 7, 1, true), "one was stopped, or could not train");
+        assert!(!is_complete(Fault::None, 7, 0, true), "one did not leave in order");
+    }
+
+    #[test]
+    fn a_daemon_that_took_no_step_has_a_speed_of_zero() {
+        let Command::Compare(options) = Cli::parse_from(["murmur", "compare", "--real"]).command else { panic!() };
+        let base = wanted::plan(&options).expect("a plan").base;
+        let node = |steps, seconds_in_training| NodeSummary { steps, seconds_in_training, ..NodeSummary::default() };
+        let summary = Summary { nodes: vec![node(0, 0.0), node(10, 4.0)], ..Summary::default() };
+        let ring = Method::named("ring").expect("a method");
+        let measured = measured(ring, Fault::None, (&summary, Tried::default()), &base);
+        assert_eq!(measured.steps_per_second, [0.0, 2.5]);
     }
 
     #[test]

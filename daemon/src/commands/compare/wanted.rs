@@ -9,6 +9,7 @@ use murmur_sim::{LatencySpec, Text, TrainerSpecError, TransformerSpec};
 use murmur_training::model::transformer::transformer_layout;
 use serde::Deserialize;
 
+use super::real::is_real;
 use crate::cli::CompareOptions;
 use crate::console::quoted;
 use crate::failure::{ExitCode, Failure};
@@ -42,7 +43,13 @@ struct LinksFile {
 
 /// What the options ask for.
 pub(super) fn plan(options: &CompareOptions) -> Result<Plan, Failure> {
-    let faults = faults(&options.faults)?;
+    let (methods, faults) = (methods(&options.methods)?, faults(&options.faults)?);
+    if options.real && !methods.iter().any(is_real) {
+        let names: Vec<&str> = ALL.iter().filter(|method| is_real(method)).map(|method| method.name).collect();
+        let message = "--real has nothing to train: daemons have none of these methods, and alone is only trained beside another one";
+        return Err(Failure::new(ExitCode::CommandLine, message)
+            .hint(format!("add to --methods one that daemons have: {}", names.join(", "))));
+    }
     let (speeds, nodes) = (options.speeds.len(), options.nodes);
     if speeds > nodes {
         return Err(Failure::new(ExitCode::CommandLine, format!("--speeds has {speeds} speeds, for {nodes} nodes"))
@@ -60,13 +67,7 @@ pub(super) fn plan(options: &CompareOptions) -> Result<Plan, Failure> {
         seed: 0,
         sabotage: None,
     };
-    let plan = Plan {
-        base,
-        methods: methods(&options.methods)?,
-        faults,
-        seeds: options.seeds,
-        learning_rates: LEARNING_RATES.to_vec(),
-    };
+    let plan = Plan { base, methods, faults, seeds: options.seeds, learning_rates: LEARNING_RATES.to_vec() };
     plan.base.trainer.check(&Default::default(), options.nodes).map_err(|error| {
         let of_data = options.data.as_ref().map_or(String::new(), |data| format!("{}: ", data.display()));
         let code = if matches!(error, TrainerSpecError::Corpus(_)) { ExitCode::Files } else { ExitCode::Settings };
@@ -238,6 +239,24 @@ mod tests {
         assert!(refused.to_string().contains("lora.toml fine-tunes a base"), "{refused}");
         assert!(refused.remedy().contains("compare reads [model] and [optimizer]"), "{}", refused.remedy());
         assert!(plan(&format!("{runs}/stories.toml")).is_ok());
+    }
+
+    /// Else the simulation would be all that there is, and nobody would be told.
+    #[test]
+    fn real_daemons_that_would_have_nothing_to_train_are_refused_before_any_work() {
+        let plan = |methods: &str| {
+            let words = ["murmur", "compare", "--real", "--methods", methods];
+            let Command::Compare(options) = Cli::parse_from(words).command else { panic!() };
+            plan(&options)
+        };
+        for methods in ["alone", "noloco,alone", "ps-async"] {
+            let refused = plan(methods).expect_err(methods);
+            assert_eq!(refused.code(), ExitCode::CommandLine, "{methods}");
+            let (message, hint) = (refused.to_string(), refused.remedy());
+            assert!(message.contains("--real has nothing to train"), "{message}");
+            assert!(hint.contains("gossip, ") && hint.contains("ring, ") && !hint.contains("alone"), "{hint}");
+        }
+        assert!(plan("noloco,ring,alone").is_ok() && plan("gossip").is_ok());
     }
 
     #[test]

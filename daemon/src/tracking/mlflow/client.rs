@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use ureq::http::{StatusCode, Uri};
 
 use super::upload::Body;
+use crate::remote::split_login;
 
 /// A server that is there takes a connection at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -97,7 +98,7 @@ impl Client {
     /// A client for a server's address, such as `http://127.0.0.1:5000`; `None` where that is no address. A name and a password
     /// in the address are used, too.
     pub(super) fn new(url: &str, credentials: &Credentials) -> Option<Client> {
-        let base = url.trim().trim_end_matches('/');
+        let (base, login) = split_login(url.trim().trim_end_matches('/'));
         let uri: Uri = base.parse().ok()?;
         let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"))?;
         let host = uri.host().filter(|host| !host.is_empty())?;
@@ -105,8 +106,7 @@ impl Client {
         if uri.query().is_some() || base.contains('#') {
             return None;
         }
-        let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
-        let shown = format!("{scheme}://{place}{}", uri.path().trim_end_matches('/'));
+        let shown = format!("{scheme}://{authority}{}", uri.path().trim_end_matches('/'));
         let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(CONNECT_TIMEOUT))
@@ -119,8 +119,8 @@ impl Client {
         if is_here {
             config = config.proxy(None);
         }
-        let authorization = credentials.header();
-        Some(Client { agent: config.build().new_agent(), base: base.to_owned(), authorization, shown })
+        let authorization = credentials.header().or(login);
+        Some(Client { agent: config.build().new_agent(), base, authorization, shown })
     }
 
     /// Asks for something of the API, with parameters of a query.
@@ -259,6 +259,17 @@ mod tests {
         {
             assert_eq!(shown(url), None, "{url:?}");
         }
+    }
+
+    #[test]
+    fn a_password_in_the_address_is_decoded_and_gives_way_to_that_of_the_environment() {
+        let client = |credentials: &Credentials| Client::new("https://me:a%2Fb@ml.example/base", credentials);
+        let without = client(&Credentials::default()).expect("an address");
+        // Base64 of `me:a/b`.
+        assert_eq!(without.authorization.as_deref(), Some("Basic bWU6YS9i"));
+        assert_eq!(without.base, "https://ml.example/base");
+        let token = Credentials { login: None, token: Some("t".into()) };
+        assert_eq!(client(&token).expect("an address").authorization.as_deref(), Some("Bearer t"));
     }
 
     #[test]

@@ -44,6 +44,9 @@ impl Cost {
         if let Some(words) = self.unfinished() {
             return words.to_owned();
         }
+        if self.ended_before() {
+            return "ended before it".to_owned();
+        }
         let loss = self.hurt.loss - self.calm.loss;
         let loss = if loss.is_finite() { format!("{loss:+.3}") } else { "diverged".to_owned() };
         format!("{} ({loss})", more(self.hurt.seconds - self.calm.seconds))
@@ -56,6 +59,7 @@ impl Cost {
         }
         match (self.calm.reached, self.hurt.reached) {
             _ if self.was_reached_before() => "before it".to_owned(),
+            _ if self.ended_before() => "ended before it".to_owned(),
             (Some(calm), Some(hurt)) => more(hurt - calm),
             (Some(_), None) => "never".to_owned(),
             (None, None) => "never, without it too".to_owned(),
@@ -63,9 +67,10 @@ impl Cost {
         }
     }
 
-    /// More seconds and how much higher the loss is at the end, and more seconds to the target, where there are such.
+    /// More seconds and how much higher the loss is at the end, and more seconds to the target, where there are such: none of a run
+    /// that was over before the fault came.
     pub fn figures(&self) -> [Option<f64>; 3] {
-        let ends = self.unfinished().is_none();
+        let ends = self.unfinished().is_none() && !self.ended_before();
         let to_target = self.hurt.reached.zip(self.calm.reached).filter(|_| ends && !self.was_reached_before());
         [
             ends.then_some(self.hurt.seconds - self.calm.seconds),
@@ -79,6 +84,11 @@ impl Cost {
         [self.calm.reached, self.hurt.reached].into_iter().flatten().any(|reached| reached <= self.at)
     }
 
+    /// The run is over when the fault comes.
+    fn ended_before(&self) -> bool {
+        self.calm.is_complete && self.calm.seconds <= self.at
+    }
+
     /// Why there is no end to compare.
     fn unfinished(&self) -> Option<&'static str> {
         let Cost { calm, hurt, .. } = self;
@@ -87,6 +97,8 @@ impl Cost {
         match (calm.is_complete, hurt.is_complete) {
             _ if is_nobodys => Some("-"),
             (true, true) => None,
+            // Real daemons to whom it did not come.
+            (true, false) if self.ended_before() => None,
             (false, false) => Some("unfinished, without it too"),
             (false, true) => Some("only without it unfinished"),
             (true, false) if hurt.stands_still => Some("stands still"),

@@ -59,7 +59,7 @@ pub struct Real {
     pub measured: Vec<Measured>,
     /// The loss that times are told for, of real daemons and of simulated nodes.
     pub target: f64,
-    /// Swarms that would have been trained besides, had nobody interrupted.
+    /// Swarms that would have been trained besides, had nobody interrupted and nothing failed.
     pub left_out: usize,
 }
 
@@ -89,7 +89,7 @@ impl Real {
             0 => String::new(),
             left_out => {
                 format!(
-                    "Partial: interrupted, so {left_out} of {} swarms are left out. ",
+                    "Partial: ended early, so {left_out} of {} swarms are left out. ",
                     left_out + self.measured.len()
                 )
             }

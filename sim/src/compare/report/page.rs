@@ -137,8 +137,9 @@ fn table(text: &mut String, figures: &Figures) {
             format!("{}{}", row.learning_rate, if row.is_at_edge { " (edge of the list)" } else { "" }),
             count(row.tokens),
         ];
-        let at_fewest = row.loss_at_fewest_tokens.filter(|_| has_fewest);
-        cells.extend(at_fewest.map(|loss| format!("{loss:.3}")));
+        // A method that took fewer has no such loss.
+        let at_fewest = || row.loss_at_fewest_tokens.map_or("-".to_owned(), |loss| format!("{loss:.3}"));
+        cells.extend(has_fewest.then(at_fewest));
         cells
     };
     let _ = writeln!(text, "<h2>Time and bytes to a loss of {:.3}</h2>", figures.target);
@@ -172,7 +173,7 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
     let _ = writeln!(
         text,
         "{}</p>\n<p>Until the end of the run: more time than without the fault. In brackets: how much higher or lower the loss ended. \
-         Dropped: how much longer operations had taken that were begun anew.</p>",
+         Ended before it: the run was over before the fault came. Dropped: how much longer operations had taken that were begun anew.</p>",
         when(&results.plan)
     );
     let words = |cost: &Cost| match cost.stood_still {
@@ -249,9 +250,10 @@ fn honesty(text: &mut String, results: &Results, command: &str) {
          each way; lost transfers are sent again.</li>\n<li>Simulated: computing takes a set time a step, {} on a node of speed \
          1. Sums, encoding and evaluation take no time.</li>\n<li>The learning rate was chosen for each method from the same \
          list ({}) by the loss at the end of a run with the first seed, which is told with the others.</li>\n<li>All methods \
-         begin with the same model and read the same data in the same order on each node. All but gossip and auto end when the mean of \
-         the living nodes' steps is what was asked for; these end, as daemons do, by the progress that nodes average along with \
-         their models, which may be sooner where speeds differ. So the losses of which it is said that they are for the same number \
+         begin with the same model and read the same data in the same order on each node. A node alone ends after the steps that were \
+         asked for. The others, but gossip and auto, end when the mean of the living nodes' steps is that number; these two end, as \
+         daemons do, by the progress that nodes average along with their models, which may be sooner where speeds differ. Learning \
+         rates follow what ends the run. So the losses of which it is said that they are for the same number \
          of tokens are read from the curves after the fewest that any took, where the learning rate of a method that took more \
          had not yet come to its end.</li>\n<li>{} from {} on; faults were run with the first.</li>\n<li>A straggler is {STRAGGLER} \
          times slower. DiLoCo and NoLoCo exchange every {} steps here; their papers take more. Their loss is that of the slow \

@@ -63,6 +63,29 @@ fn what_a_fault_cost_is_told_by_both_runs() {
     }
 }
 
+/// What did not come cost nothing that could be measured, and not "none" either.
+#[test]
+fn a_run_that_is_over_before_the_fault_comes_says_so() {
+    let words = |target, is_complete| {
+        let hurt = Outcome { is_complete, ..outcome("ring", Fault::Kill, &[5.0, 3.0, 2.0]) };
+        let mut results = results(vec![outcome("ring", Fault::None, &[5.0, 3.0, 2.0]), hurt]);
+        // A third of 24 steps: 20 s, at which the run is over.
+        results.plan.base.step_time = Duration::from_millis(2500);
+        let figures = Figures::new(&results, Some(target));
+        let file = table_file(&results, &figures);
+        let last = file.lines().last().and_then(|line| line.split_once("ring")).expect("a row").1.to_owned();
+        let cost = &figures.costs[0];
+        ([cost.until_the_end(), cost.to_target()], cost.figures(), last)
+    };
+    for (target, is_complete, to_target) in
+        [(3.0, true, "before it"), (1.0, true, "ended before it"), (3.0, false, "before it")]
+    {
+        let (words, figures, row) = words(target, is_complete);
+        assert_eq!((words, figures), (["ended before it", to_target].map(str::to_owned), [None; 3]));
+        assert!(row.ends_with(&format!(",,,,{is_complete}")), "{row}");
+    }
+}
+
 /// A straggler costs time, however early the target was.
 #[test]
 fn a_target_that_was_reached_before_the_fault_came_hides_no_cost() {
@@ -115,13 +138,19 @@ fn who_learned_best_is_told_at_the_fewest_tokens_that_all_took() {
     };
     let unfinished = Outcome { is_complete: false, ..after("tree", [0, 1, 2], [5.0, 3.0, 2.9]) };
     let runs = |own| vec![after("ring", [0, 2, 4], [5.0, 3.0, 2.0]), after("gossip", [0, 1, own], [5.0, 4.0, 2.4])];
-    let results = results([runs(3), vec![unfinished]].concat());
+    let results = results([runs(3), vec![unfinished.clone()]].concat());
     let figures = Figures::new(&results, None);
     assert_eq!(figures.fewest_tokens, Some(3000));
     let verdict = figures.verdict(&results);
     assert!(verdict.contains("For the same number of tokens (3,000) gossip learned best (2.400)."), "{verdict}");
     let page = page(&results, &figures, None, "murmur compare");
     assert!(page.contains("<th>loss after 3,000 tokens</th>") && page.contains("<td>2.500</td>"), "{page}");
+    // One that took fewer has no loss there: its last one, 2.9, is of before.
+    assert_eq!([unfinished.loss_after(3000), unfinished.loss_after(2000)], [None, Some(2.9)]);
+    let file = table_file(&results, &figures);
+    let of_unfinished = file.lines().find(|line| line.starts_with("tree,")).expect("a row");
+    assert!(of_unfinished.ends_with(",2000,"), "{of_unfinished}");
+    assert!(!page.contains("<td>2.900</td>") && page.contains("<td>2,000</td><td>-</td>"), "{page}");
     let cells = |figures: &Figures| figures.table().rows().map(|row| row.last().map(str::to_owned)).collect::<Vec<_>>();
     assert_eq!(cells(&figures)[0].as_deref(), Some("tokens"));
     let alike = Figures::new(&self::results(runs(4)), None);
