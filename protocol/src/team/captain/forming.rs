@@ -95,12 +95,9 @@ impl Captain {
         Place { operations_per_second, ..self.config.captain }
     }
 
-    /// Of those that can be relied on, and of all where they have no room.
+    /// Of reliable helpers, and of all where those have no room.
     fn best_cut(&self) -> Result<Cut, u64> {
-        let all = self.roster.candidates();
-        let reliable: Vec<_> = all.iter().copied().filter(|(helper, _)| !self.roster.is_avoided(*helper)).collect();
-        let are_all = reliable.len() == all.len();
-        self.best_cut_of(reliable).or_else(|missing| if are_all { Err(missing) } else { self.best_cut_of(all) })
+        self.best_cut_of(self.roster.reliable()).or_else(|_| self.best_cut_of(self.roster.candidates()))
     }
 
     fn best_cut_of(&self, mut candidates: Vec<(PeerId, Place)>) -> Result<Cut, u64> {
@@ -211,8 +208,7 @@ impl Captain {
     fn save(&mut self, now: Time, moving: Vec<(PeerId, HeldLayers)>, cut: Option<Cut>) {
         let mut copies = BTreeMap::new();
         for (helper, held) in moving {
-            // Exchanges change what a member of this cut has without a new revision; one of an earlier cut has older layers than what
-            // others had since.
+            // Exchanges change what a member has without a new revision; others may have had layers of an earlier cut since.
             let exchanges = self.members.are_wanted() && held.epoch == self.epoch;
             if exchanges || !held.layers.numbers().all(|layer| self.kept[layer as usize] >= held.revision) {
                 let (request, parts) = (self.number(), self.in_parts(held.layers, now));
@@ -225,8 +221,8 @@ impl Captain {
     }
 
     fn save_part(&mut self, helper: PeerId, request: u64, held: &HeldLayers, parts: &InParts) {
-        let (epoch, kind, layers) = (held.epoch, StateKind::Training, parts.part);
-        self.send(helper, TeamMessage::Copy { epoch, request, kind, layers, stays_member: false });
+        let (epoch, kind) = (held.epoch, StateKind::Training);
+        self.send(helper, TeamMessage::Copy { epoch, request, kind, layers: parts.part, stays_member: false });
     }
 
     /// The state of a helper whose layers move has come; whether it is one that was asked for.
@@ -484,8 +480,7 @@ impl Captain {
 
     /// The captain's own part fails: tried again now and then.
     fn pause(&mut self, now: Time, reason: String) {
-        let missing_bytes = self.config.model.layer.bytes.max(1);
-        let until = now + WAITING_NOTICE_PERIOD;
+        let (until, missing_bytes) = (now + WAITING_NOTICE_PERIOD, self.config.model.layer.bytes.max(1));
         self.phase = Phase::Waiting(Waiting { until, missing_bytes, expected: BTreeSet::new() });
         self.notice(TeamNotice::LoadFailed { reason });
     }

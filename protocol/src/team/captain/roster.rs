@@ -314,6 +314,13 @@ impl Roster {
         candidates.filter_map(|(helper, known)| Some((*helper, known.place()?))).collect()
     }
 
+    /// The same without those that are avoided.
+    pub(super) fn reliable(&self) -> Vec<(PeerId, Place)> {
+        let mut reliable = self.candidates();
+        reliable.retain(|(helper, _)| !self.is_avoided(*helper));
+        reliable
+    }
+
     pub(super) fn is_candidate(&self, helper: PeerId) -> bool {
         self.known.get(&helper).is_some_and(Known::is_candidate)
     }
