@@ -114,7 +114,10 @@ def zig_environment():
     """cargo-zigbuild and zig in a Python environment of their own; where they are missing, they come from PyPI."""
     folder = target_folder() / "zig"
     if not (folder / "complete").exists():
-        venv.create(folder, with_pip=True, clear=True)
+        try:
+            venv.create(folder, with_pip=True, clear=True)
+        except (ImportError, subprocess.CalledProcessError):
+            sys.exit("package.py: this Python cannot make an environment with pip: Debian and Ubuntu have that in python3-venv")
         run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", *ZIG_PACKAGES], show=True)
         (folder / "complete").touch()
     return {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(folder)}
@@ -352,7 +355,12 @@ def run(command, show=False, environment=None, or_else=None):
     """What a command prints; ends this script where it fails, unless there is something else to go on with."""
     output = None if show else subprocess.PIPE
     words = [str(word) for word in command]
-    ended = subprocess.run(words, cwd=ROOT, stdout=output, stderr=output, env=environment)
+    try:
+        ended = subprocess.run(words, cwd=ROOT, stdout=output, stderr=output, env=environment)
+    except OSError as error:
+        if or_else is not None:
+            return or_else
+        sys.exit(f"package.py: cannot start {words[0]}: {error.strerror}")
     if ended.returncode != 0 and or_else is not None:
         return or_else
     if ended.returncode != 0:

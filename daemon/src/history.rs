@@ -22,12 +22,9 @@ use crate::observe::picture::NODES_MAX;
 
 pub(crate) use curve::Curve;
 pub(crate) use names::Names;
-pub(crate) use node::{Ended, Evaluation, NodeHistory, Place, Point};
+pub(crate) use node::{Ended, Evaluation, NodeHistory, Place, Point, Process};
 pub(crate) use page::{Measured, page};
 pub(crate) use presence::Spans;
-
-/// Seconds since the last record after which a node that has not said that it ended is taken to be gone: it tells every second.
-const SILENT_SECONDS: f64 = 30.0;
 
 /// Clocks that differ by less are as usual: times are as exact as these.
 const CLOCKS_APART_MIN: f64 = 3600.0;

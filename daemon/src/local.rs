@@ -187,7 +187,7 @@ impl Swarm<'_> {
     async fn run(self) -> anyhow::Result<Option<Ended>> {
         let (lines, mut heard) = mpsc::channel(LINES_MAX);
         // From now on: without it the first Ctrl-C would leave processes behind that begin or are still ending.
-        let mut signals = Signals::new();
+        let mut signals = Signals::new().or_end_of_stdin(self.options.until_stdin_closes);
         wait_for_no_reader();
         let mut lenders = Vec::new();
         tokio::select! {

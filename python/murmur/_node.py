@@ -1,5 +1,6 @@
 """A running daemon, as its status page shows it."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -189,17 +190,20 @@ class Node:
                 return body.decode("utf-8", errors="replace")
         except urllib.error.HTTPError as error:
             raise self._refusal(error) from None
-        except (OSError, ValueError) as error:
+        # An answer that breaks off is that of a daemon which ends.
+        except (OSError, ValueError, http.client.IncompleteRead, http.client.InvalidURL) as error:
             reason = getattr(error, "reason", error)
             hint = "does it run? `murmur list` shows the runs of this machine, `murmur status NAME` the address of one"
             raise NotRunning(f"no daemon answers at {self.address}: {reason}", hint) from None
+        except http.client.HTTPException as error:
+            raise self._stranger(f"its answer is no HTTP ({type(error).__name__})") from None
 
     def _refusal(self, error: urllib.error.HTTPError) -> MurmurError:
         with error:
             try:
                 said = json.loads(error.read())
                 return MurmurError(str(said["error"]), str(said["hint"]) or None)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, http.client.HTTPException):
                 return self._stranger(f"it says {error.code}")
 
     def _stranger(self, what: str) -> MurmurError:

@@ -67,6 +67,8 @@ class Swarm:
         self._count = nodes
         self._ready_timeout = ready_timeout
         self._command = [str(_program(binary)), "local", "--nodes", str(nodes), "--format", "json"]
+        # However this process ends, its daemons leave the swarm then.
+        self._command.append("--until-stdin-closes")
         if run is not None:
             self._command.append(str(run))
         if steps is not None:
@@ -84,7 +86,7 @@ class Swarm:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         try:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, text=True
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
             )
         except OSError as error:
             self._errors.close()
@@ -137,8 +139,9 @@ class Swarm:
                 process.kill()
                 process.wait()
         self._reader.join()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
         if self._errors is not None:
             self._errors.close()
 

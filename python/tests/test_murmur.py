@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -145,6 +146,31 @@ class Daemons(Case):
             swarm.nodes[0].status()
 
 
+    def test_daemons_end_with_the_process_that_began_them(self):
+        begin = (
+            "import murmur, sys, time\n"
+            "with murmur.local(nodes=1, binary=sys.argv[1], run=sys.argv[2], directory=sys.argv[3]) as swarm:\n"
+            "    print(swarm.nodes[0].address, flush=True)\n"
+            "    time.sleep(600)\n"
+        )
+        words = [sys.executable, "-c", begin, BINARY, str(self.run_file), str(self.folder / "swarm")]
+        own = {**os.environ, "PYTHONPATH": str(Path(murmur.__file__).resolve().parent.parent)}
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=own) as process:
+            node = murmur.Node(process.stdout.readline().strip())
+            self.assertEqual(node.status().phase, "training")
+            process.kill()
+
+        def has_ended():
+            try:
+                node.status()
+            except murmur.NotRunning:
+                return True
+            return False
+
+        self.wait_until("the daemon's end", has_ended)
+        self.wait_until("its last word", lambda: list(murmur.read_journal(self.folder / "swarm" / "node-0"))[-1].kind == "end")
+
+
 class Refusals(Case):
     def test_what_murmur_refuses_is_told_with_its_hint(self):
         self.run_file.write_text("[model]\nlayerz = 1\n")
@@ -181,6 +207,31 @@ class Refusals(Case):
         for ask in (stranger.status, lambda: stranger.series("loss"), lambda: list(stranger.records())):
             with self.assertRaisesRegex(murmur.MurmurError, "no murmur") as refused:
                 ask()
+            self.assertNotIsInstance(refused.exception, murmur.NotRunning)
+
+    def answer(self, raw):
+        """The address of a server that answers one request with these bytes."""
+        server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
+
+        def serve():
+            client, _ = server.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(raw)
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+    def test_an_answer_that_breaks_off_or_is_no_http_is_an_error_of_this_package(self):
+        for raw in (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", b""):
+            with self.assertRaisesRegex(murmur.NotRunning, "no daemon answers"):
+                murmur.Node(self.answer(raw)).status()
+        with self.assertRaises(murmur.NotRunning):
+            murmur.Node("localhost:port").status()
+        for raw in (b"/multistream/1.0.0\n", b"HTTP/1.1 503 Busy\r\nContent-Length: 99\r\n\r\n{"):
+            with self.assertRaisesRegex(murmur.MurmurError, "no murmur") as refused:
+                murmur.Node(self.answer(raw)).status()
             self.assertNotIsInstance(refused.exception, murmur.NotRunning)
 
     def test_what_a_daemon_denies_is_told_with_its_hint(self):

@@ -257,6 +257,21 @@ fn a_node_without_a_model_is_alive_and_not_ready() {
 }
 
 #[test]
+fn the_scripts_of_the_page_do_what_their_tests_say() {
+    let Ok(node) = Command::new("node").arg("--version").output() else {
+        println!("skipped: there is no node");
+        return;
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut tests = Command::new("node");
+    tests.arg(root.join("scripts/site.mjs")).arg(root.join("../daemon/src/web/site"));
+    let output = tests.output().expect("node is there");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let version = String::from_utf8_lossy(&node.stdout);
+    assert!(output.status.success() && said.matches("ok  ").count() == 7, "{version}{said}");
+}
+
+#[test]
 fn a_live_swarm_is_seen_in_a_real_browser() {
     let Some(modules) = std::env::var_os("MURMUR_TEST_PLAYWRIGHT") else {
         println!("skipped: MURMUR_TEST_PLAYWRIGHT names no folder with node_modules/playwright-core");

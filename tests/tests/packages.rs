@@ -25,6 +25,34 @@ fn made(folder: &Path, end: &str) -> PathBuf {
     entries.find(|path| path.to_string_lossy().ends_with(end)).unwrap_or_else(|| panic!("no {end}"))
 }
 
+/// No git is there, and no environment can be made: the first can be done without, the second ends it with a word.
+#[test]
+fn what_a_machine_lacks_is_said_or_done_without() {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts");
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let python = |code: &str| {
+        let mut command = Command::new("python3");
+        command.args(["-c", &format!("import sys; sys.path.insert(0, sys.argv[1]); import package; {code}")]);
+        command.arg(&scripts).env_remove("SOURCE_DATE_EPOCH").env("CARGO_TARGET_DIR", folder.path());
+        command.env("PYTHONDONTWRITEBYTECODE", "1").output().ok()
+    };
+    let nowhere = "import os; os.environ['PATH'] = '';";
+    let Some(time) = python(&format!("{nowhere} print(package.commit_time())")) else {
+        println!("skipped: python3 is not installed");
+        return;
+    };
+    assert_eq!(String::from_utf8_lossy(&time.stdout), "0\n", "{}", String::from_utf8_lossy(&time.stderr));
+    let fails = "def create(*_, **__): raise package.subprocess.CalledProcessError(1, 'ensurepip')";
+    for (code, words) in [
+        (format!("{nowhere} package.run(['git', 'log'])"), "package.py: cannot start git: "),
+        (format!("exec({fails:?}); package.venv.create = create; package.zig_environment()"), "in python3-venv"),
+    ] {
+        let output = python(&code).expect("it is there");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(words) && said.lines().count() == 1, "{said}");
+    }
+}
+
 #[test]
 fn packages_hold_the_binary_with_completions_man_pages_licences_and_a_list_of_parts() {
     let folder = tempfile::tempdir().expect("a temporary directory");

@@ -55,6 +55,9 @@ pub struct LocalOptions {
     /// text: a view for people; json: one object a line.
     #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
+    /// Stop when standard input ends.
+    #[arg(long, hide = true)]
+    pub until_stdin_closes: bool,
 }
 
 impl Default for LocalOptions {

@@ -11,7 +11,7 @@ use crate::console::output::StandardOutput;
 use crate::console::{note, print_fitted};
 use crate::failure::{ExitCode, Failure};
 use crate::history::comparison::Compared;
-use crate::history::{History, Measured, Names, page};
+use crate::history::{History, Measured, Names, Process, page};
 use crate::observe::journal::Reading;
 use crate::store::{COMPARISON_FILE, DataDirectory, Run, is_in_use, write_atomically};
 
@@ -48,7 +48,7 @@ pub fn page_of(options: &ReportOptions) -> Result<(String, String), Failure> {
     let (history, measured) = read(journals_of(&options.what)?)?;
     let names = Names::new(&history, options.redact);
     let measured = Measured { command: command(options, &names), ..measured };
-    Ok((page(&history, &names, &measured), names.verdict(&history, measured.now)))
+    Ok((page(&history, &names, &measured), names.verdict(&history)))
 }
 
 /// What is known before any work. Files of other people are not written over, nor what cannot be looked at.
@@ -133,8 +133,8 @@ fn read(journals: Vec<Journal>) -> Result<(History, Measured), Failure> {
             one.apply(&record);
             records += 1;
         }
-        let is_gone = is_gone(&place);
-        one.nodes.values_mut().for_each(|node| node.is_gone = is_gone);
+        let process = process_at(&place);
+        one.nodes.values_mut().for_each(|node| node.process = process);
         measured.unreadable += reading.unreadable;
         measured.journals.push((place.display().to_string(), records));
         if let Some(node) = history.add(one) {
@@ -160,11 +160,16 @@ fn comparison(place: &Path) -> Option<Result<Compared, String>> {
     }
 }
 
-/// Whether a journal lies in a data directory of this machine that no daemon uses: a killed one is known at once.
-fn is_gone(place: &Path) -> bool {
+/// What the data directory that a journal lies in says of its process: a killed one is known at once, and one whose machine has
+/// slept is not taken for killed.
+fn process_at(place: &Path) -> Process {
     let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());
     // A data directory, its folder `journal`, or a file in that.
-    place.ancestors().take(3).any(|folder| folder.join("identity.key").is_file() && !is_in_use(folder))
+    match place.ancestors().take(3).find(|folder| folder.join("identity.key").is_file()) {
+        Some(folder) if is_in_use(folder) => Process::Runs,
+        Some(_) => Process::Gone,
+        None => Process::Elsewhere,
+    }
 }
 
 fn command(options: &ReportOptions, names: &Names) -> String {
@@ -206,6 +211,23 @@ mod tests {
         assert!(read(&text(known)).is_ok_and(|compared| compared.at_equal_steps.alone == 2.0));
         let unknown = known.replace("1.0, \"alone\"", "null, \"alone\"");
         assert!(read(&text(&unknown)).is_err_and(|reason| reason.contains("null")));
+    }
+
+    #[test]
+    fn a_daemon_runs_as_long_as_it_has_its_lock_and_of_a_copy_nobody_knows() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (node, copy) = (folder.path().join("node"), folder.path().join("copy"));
+        for folder in [&node, &copy] {
+            std::fs::create_dir_all(folder.join("journal")).expect("created");
+        }
+        std::fs::write(node.join("identity.key"), "").expect("written");
+        let lock = File::create(node.join("lock")).expect("created");
+        lock.lock().expect("free");
+        let journal = node.join("journal");
+        assert_eq!([&node, &journal].map(|place| process_at(place)), [Process::Runs; 2]);
+        lock.unlock().expect("held");
+        assert_eq!([&node, &journal].map(|place| process_at(place)), [Process::Gone; 2]);
+        assert_eq!(process_at(&copy.join("journal")), Process::Elsewhere);
     }
 
     #[test]

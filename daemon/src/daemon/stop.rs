@@ -1,14 +1,13 @@
 //! What ends a daemon: a signal, the end of standard input, of its run or of its stay.
 
-use std::io::Read;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::console::{note, settle_within};
 use crate::drivers::TrainingView;
 use crate::failure::ExitCode;
-use crate::process::signal::Signals;
+use crate::process::signal::{Signals, end_of_stdin};
 
 /// How long who reads the last word may take to do so where the process is to end at once.
 const AT_ONCE: Duration = Duration::from_millis(200);
@@ -47,30 +46,10 @@ pub(super) async fn watch_for_stop(
 
 /// Turns the first Ctrl-C, SIGTERM or end of standard input into the wish to stop, of a process that takes part in no swarm. The second
 /// Ctrl-C or SIGTERM ends it at once.
-pub(crate) async fn watch_for_end(mut signals: Signals, stop: watch::Sender<bool>, until_stdin_closes: bool) {
-    let mut stdin_closed = end_of_stdin(until_stdin_closes);
-    let is_signal = tokio::select! {
-        () = signals.first() => true,
-        _ = stdin_closed.recv(), if until_stdin_closes => false,
-    };
+pub(crate) async fn watch_for_end(signals: Signals, stop: watch::Sender<bool>, until_stdin_closes: bool) {
+    let mut signals = signals.or_end_of_stdin(until_stdin_closes);
+    signals.first().await;
     let _ = stop.send(true);
-    if !is_signal {
-        signals.first().await;
-    }
     signals.second().await;
     std::process::exit(ExitCode::Interrupted as i32);
-}
-
-/// Hears of the end of standard input, where it is looked at.
-fn end_of_stdin(is_watched: bool) -> mpsc::Receiver<()> {
-    let (closed, stdin_closed) = mpsc::channel(1);
-    if is_watched {
-        // A thread of its own: a blocking read cannot be cancelled, and must not hold up the runtime's end.
-        std::thread::spawn(move || {
-            let mut stdin = std::io::stdin();
-            while stdin.read(&mut [0; 256]).is_ok_and(|length| length > 0) {}
-            let _ = closed.blocking_send(());
-        });
-    }
-    stdin_closed
 }

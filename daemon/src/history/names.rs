@@ -95,8 +95,8 @@ impl Names {
     }
 
     /// The verdict on a history.
-    pub(crate) fn verdict(&self, history: &History, now: f64) -> String {
-        verdict(history, now, self.is_redacted)
+    pub(crate) fn verdict(&self, history: &History) -> String {
+        verdict(history, self.is_redacted)
     }
 
     /// A path.

@@ -52,6 +52,8 @@ pub(crate) struct NodeHistory {
     pub(crate) are_tokens_counted: bool,
     pub(crate) received: u64,
     pub(crate) training_seconds: f64,
+    /// What is known second by second, which is less than all where old files of its journal were dropped.
+    pub(crate) watched: Watched,
     /// Seconds in training with a member connected.
     pub(crate) accompanied_seconds: f64,
     pub(crate) cpu_seconds: Option<f64>,
@@ -70,8 +72,8 @@ pub(crate) struct NodeHistory {
     pub(crate) has_copied: bool,
     /// The first exchange that was completed: its place.
     pub(crate) first_exchange: Option<Place>,
-    /// Whether it is known from elsewhere that its newest process does not run any more.
-    pub(crate) is_gone: bool,
+    /// What is known of its newest process from elsewhere than its journal.
+    pub(crate) process: Process,
     /// The newest sample of its newest process.
     pub(crate) sample: Option<Sample>,
     seq: u64,
@@ -80,10 +82,22 @@ pub(crate) struct NodeHistory {
     step_tokens: Option<f64>,
     /// Bytes sent and received and processor seconds of earlier processes.
     before: (u64, u64, Option<f64>),
+    /// Seconds in training of earlier processes, and of these the seconds between steps.
+    between_before: (f64, f64),
     /// The sample before, and its time in its process.
     last: Option<(f64, Sample)>,
     /// Seconds since this process averaged with a member that it was apart; none where it has not done so yet.
     apart: Option<f64>,
+}
+
+/// Sums over pairs of samples at most [`SAMPLE_SECONDS_MAX`] apart: only there is known how long something took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watched {
+    pub(crate) seconds: f64,
+    /// Of these, in training.
+    pub(crate) training_seconds: f64,
+    /// Tokens or images in that training.
+    pub(crate) tokens: f64,
 }
 
 /// Where a node stood.
@@ -151,11 +165,25 @@ impl Session {
     }
 }
 
+/// Whether the newest process of a node runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Process {
+    /// Its journal lies in no data directory of this machine, so that cannot be told.
+    #[default]
+    Elsewhere,
+    /// It has the lock of its data directory.
+    Runs,
+    /// Nobody has that lock.
+    Gone,
+}
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Ended<'a> {
     /// It has not.
     Running,
+    /// Nobody knows here: its journal was copied from elsewhere, and may be longer there.
+    Unknown,
     /// It left in order; whether its part was complete.
     InOrder(bool),
     /// Training failed.
@@ -170,14 +198,15 @@ impl NodeHistory {
         self.sessions.first().map(|session| session.begin)
     }
 
-    /// Its processes, each with how it ended as far as can be told at a time in seconds since 1970.
-    pub(crate) fn endings(&self, now: f64) -> impl Iterator<Item = (&Session, Ended<'_>)> {
+    /// Its processes, each with how it ended as far as can be told.
+    pub(crate) fn endings(&self) -> impl Iterator<Item = (&Session, Ended<'_>)> {
         let newest = self.sessions.len().saturating_sub(1);
         self.sessions.iter().enumerate().map(move |(index, session)| {
             let ended = match &session.said {
                 Some(EndFacts { failure: Some(failure), .. }) => Ended::Failed(failure),
                 Some(said) => Ended::InOrder(said.complete),
-                None if index == newest && !self.is_gone && now - session.end < super::SILENT_SECONDS => Ended::Running,
+                None if index == newest && self.process == Process::Runs => Ended::Running,
+                None if index == newest && self.process == Process::Elsewhere => Ended::Unknown,
                 None => Ended::BrokeOff,
             };
             (session, ended)
@@ -198,6 +227,19 @@ impl NodeHistory {
     /// What these hours cost, in the owner's currency; 0 where no price is known.
     pub(crate) fn cost(&self) -> f64 {
         self.sessions.iter().map(|session| session.hours() * session.price_per_hour).sum()
+    }
+
+    /// Of its time in training the share between steps, in which models are averaged.
+    pub(crate) fn boundary_share(&self) -> Option<f64> {
+        let newest = self.sample.as_ref()?.boundary_share;
+        let share = self.seconds_between_steps() / self.training_seconds;
+        Some(if share.is_finite() { share } else { newest })
+    }
+
+    /// Each process tells its share since it began.
+    fn seconds_between_steps(&self) -> f64 {
+        let share = self.last.as_ref().map_or(0.0, |(_, sample)| sample.boundary_share);
+        self.between_before.1 + share * (self.training_seconds - self.between_before.0)
     }
 
     /// Exchanges that were completed, and those that broke off. One that was rejected, because a partner was busy, is neither.
@@ -252,6 +294,7 @@ impl NodeHistory {
         self.sessions.push(Session { begin: self.time, end: self.time, ..Session::default() });
         self.place.piece += 1;
         self.before = (self.place.sent, self.received, self.cpu_seconds);
+        self.between_before = (self.training_seconds, self.seconds_between_steps());
         self.last = None;
         self.apart = None;
         for partner in self.partners.values_mut() {
@@ -276,10 +319,12 @@ impl NodeHistory {
         // Without the beginning of a journal it is not known how many steps were done since.
         let is_known = self.last.is_some() || self.run.session != 0;
         let steps = if is_known { sample.steps.saturating_sub(steps_before) } else { 0 };
-        let seconds = self.last.as_ref().map_or(0.0, |(before, _)| (up - before).clamp(0.0, SAMPLE_SECONDS_MAX));
+        let apart = self.last.as_ref().map(|(before, _)| (up - before).max(0.0));
+        let seconds = apart.map_or(0.0, |apart| apart.min(SAMPLE_SECONDS_MAX));
+        let is_watched = apart.is_some_and(|apart| apart <= SAMPLE_SECONDS_MAX);
         self.steps_done += steps;
         self.is_synchronous |= sample.waited_seconds.is_some();
-        self.place.tokens += match (sample.tokens_trained, self.step_tokens) {
+        let tokens = match (sample.tokens_trained, self.step_tokens) {
             (Some(trained), _) if is_known => {
                 let before = self.last.as_ref().and_then(|(_, last)| last.tokens_trained);
                 trained.saturating_sub(before.unwrap_or(0)) as f64
@@ -289,6 +334,14 @@ impl NodeHistory {
             (None, Some(each)) => steps as f64 * each,
             (None, None) => sample.tokens_per_second * seconds,
         };
+        self.place.tokens += tokens;
+        if is_watched {
+            self.watched.seconds += seconds;
+        }
+        if is_watched && sample.phase == "training" {
+            self.watched.training_seconds += seconds;
+            self.watched.tokens += tokens;
+        }
         self.are_tokens_counted |= sample.tokens_trained.is_some();
         self.place.steps = sample.steps;
         self.place.sent = self.before.0 + sample.sent;

@@ -44,12 +44,12 @@ pub(crate) fn page(history: &History, names: &Names, measured: &Measured) -> Str
     let run_name = history.nodes.values().next().map_or("", |node| node.run.run_name.as_str());
     let title = if names.is_redacted() { "A run".to_owned() } else { format!("The run \u{201c}{run_name}\u{201d}") };
     let mut text = html::begin(&title, STYLE);
-    paragraph(&mut text, "verdict", &names.verdict(history, measured.now));
+    paragraph(&mut text, "verdict", &names.verdict(history));
     paragraph(&mut text, "soft", &when(history, measured));
     charts::losses(&mut text, history, names);
     charts::scores(&mut text, history, names);
     charts::agreement(&mut text, history, names);
-    bars::presence(&mut text, history, names, measured.now);
+    bars::presence(&mut text, history, names);
     tables::given(&mut text, history, names);
     tables::joining(&mut text, history, names, measured.against.as_ref());
     tables::traffic(&mut text, history, names);

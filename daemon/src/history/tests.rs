@@ -142,7 +142,7 @@ fn what_happened_is_counted_over_processes() {
     assert_eq!(ada.place.sent, 200_000 + 150_000);
     assert_eq!(ada.partners[BOB].bytes, Some((5_000_000, 2_500_000)), "of both processes");
     assert_eq!((ada.exchanges(), ada.lost), ((2, 1), 0));
-    let ends: Vec<Ended<'_>> = ada.endings(BEGIN as f64).map(|(_, ended)| ended).collect();
+    let ends: Vec<Ended<'_>> = ada.endings().map(|(_, ended)| ended).collect();
     assert_eq!(ends, [Ended::BrokeOff, Ended::InOrder(true)]);
     assert_eq!(whole.seen().into_keys().collect::<Vec<_>>(), [CARL]);
     let pieces: std::collections::BTreeSet<u32> = ada.points.iter().map(|point| point.place.piece).collect();
@@ -161,6 +161,47 @@ fn tokens_are_those_that_were_counted_on_all_devices() {
     }
     let whole = history(ada);
     assert_eq!(whole.nodes[ADA].place.tokens, 2.0 * 350.0 * 8.0 * 128.0);
+}
+
+/// Of a process of six days the journal has kept the record with which it began, and the last minute.
+#[test]
+fn what_old_files_told_makes_no_node_faster_and_none_idle() {
+    let mut ada = Teller::new(ADA);
+    ada.begin("ada", 0);
+    ada.seq += 1_000_000;
+    ada.up = 500_000.0;
+    for second in 0..=60 {
+        let sample = Sample {
+            phase: "training".to_owned(),
+            tokens_trained: Some(50_000_000 + 100 * second),
+            ..Sample::default()
+        };
+        ada.tell(Body::Sample(Box::new(sample)));
+    }
+    let history = history(ada.told);
+    let node = &history.nodes[ADA];
+    assert_eq!(node.place.tokens, 50_006_000.0, "it has trained on them all the same");
+    let page = page_of(&history, false);
+    assert!(page.contains("Together 50,006,000 in training, which is 100 a second"), "{page}");
+    let (_, given) = page.split_once("What each machine gave").expect("a table");
+    let row = given.split("</tr>").nth(1).expect("a row");
+    assert!(row.contains(">100 %<") && row.contains(">5 d 18 h<"), "{row}");
+}
+
+#[test]
+fn the_share_between_steps_is_that_of_all_processes() {
+    let mut ada = Teller::new(ADA);
+    for (process, seconds, boundary_share) in [(0, 31, 0.1), (1, 11, 0.5)] {
+        (ada.began, ada.up) = (BEGIN + process * 100_000, 0.0);
+        ada.begin("ada", 0);
+        for _ in 0..seconds {
+            let sample = Sample { phase: "training".to_owned(), boundary_share, ..Sample::default() };
+            ada.tell(Body::Sample(Box::new(sample)));
+        }
+    }
+    // Thirty seconds and ten.
+    let share = history(ada.told).nodes[ADA].boundary_share().expect("known");
+    assert!((share - 0.2).abs() < 1e-9, "{share}");
 }
 
 #[test]
@@ -221,7 +262,7 @@ fn the_loss_of_the_verdict_is_the_runs_and_not_that_of_one_node() {
     };
     let of = |records: Vec<Vec<Record>>| {
         let history = history(records.into_iter().flatten());
-        verdict::verdict(&history, BEGIN as f64 / 1000.0 + 1e6, false)
+        verdict::verdict(&history, false)
     };
     let whole = of(vec![told(ADA, 310, true, true), told(BOB, 310, true, false), told(CARL, 60, false, true)]);
     // Carl ended at 4.034, Ada at 3.146; Bob comes first by its id and has no held-out loss.
@@ -254,7 +295,7 @@ fn a_node_whose_own_part_is_over_does_not_make_the_run_complete() {
         teller.tell(Body::End(EndFacts { steps: 100, complete: true, own_part, failure: None }));
         teller.told
     };
-    let of = |records: Vec<Record>| verdict::verdict(&history(records), BEGIN as f64 / 1000.0 + 1e6, false);
+    let of = |records: Vec<Record>| verdict::verdict(&history(records), false);
     let alone = of(ended(ADA, true));
     assert!(alone.contains("\u{201d} is not over, but this node's own part is: 1 node trained alone"), "{alone}");
     let both = of([ended(ADA, true), ended(BOB, true)].concat());
@@ -264,19 +305,28 @@ fn a_node_whose_own_part_is_over_does_not_make_the_run_complete() {
 }
 
 #[test]
-fn a_run_that_is_over_and_served_is_not_under_way() {
+fn whether_a_node_still_runs_is_told_by_its_lock_and_not_by_its_clock() {
     let mut ada = Teller::new(ADA);
     ada.begin("ada", 0);
     ada.train(0..110, None);
-    let now = |teller: &Teller| (teller.began as f64 / 1000.0) + teller.up + 1.0;
-    let training = verdict::verdict(&history(ada.told.clone()), now(&ada), false);
+    let verdict = |teller: &Teller, process: Process| {
+        let mut history = history(teller.told.clone());
+        history.nodes.values_mut().for_each(|node| node.process = process);
+        verdict::verdict(&history, false)
+    };
+    let copied = verdict(&ada, Process::Elsewhere);
+    assert!(copied.contains("\u{201d} has no end in these journals: "), "{copied}");
+    assert!(copied.contains("nothing went wrong"), "nobody knows that it broke off: {copied}");
+    let killed = verdict(&ada, Process::Gone);
+    assert!(killed.contains("\u{201d} has broken off: ") && killed.contains("a node broke off once"), "{killed}");
+    let training = verdict(&ada, Process::Runs);
     assert!(training.contains("\u{201d} is under way: "), "{training}");
     ada.tell(Body::Sample(Box::new(Sample { phase: "completed".to_owned(), steps: 110, ..Sample::default() })));
-    let served = verdict::verdict(&history(ada.told.clone()), now(&ada), false);
+    let served = verdict(&ada, Process::Runs);
     assert!(served.contains("\u{201d} has ended here and is still served: "), "{served}");
     let drifting = Sample { phase: "completed".to_owned(), steps: 110, ratio: Some(99.0), ..Sample::default() };
     (0..60).for_each(|_| ada.tell(Body::Sample(Box::new(drifting.clone()))));
-    let served = verdict::verdict(&history(ada.told.clone()), now(&ada), false);
+    let served = verdict(&ada, Process::Runs);
     assert!(served.contains(" over 11 s,") && !served.contains("further apart"), "{served}");
 }
 
@@ -309,14 +359,14 @@ fn members_that_were_apart_are_said_to_have_been() {
     let doctor = PeerFacts { peer: CARL.to_owned(), connected: true, ..PeerFacts::default() };
     let trains = PeerFacts { peer: BOB.to_owned(), says_tokens_per_second: 1.0, ..doctor.clone() };
     ada.tell(Body::Peers(Peers { peers: vec![trains, doctor], more: 0 }));
-    let said = verdict::verdict(&history(ada.told.clone()), BEGIN as f64 / 1000.0 + 1e6, false);
+    let said = verdict::verdict(&history(ada.told.clone()), false);
     assert!(said.contains("1 node of 2 trained with others, as one, over"), "{said}");
     assert!(said.contains("members that were connected averaged with nobody for 20 s"), "{said}");
     let together = ada
         .told
         .into_iter()
         .filter(|record| !matches!(&record.body, Body::Sample(sample) if sample.members == Some(1)));
-    let said = verdict::verdict(&history(together), BEGIN as f64 / 1000.0 + 1e6, false);
+    let said = verdict::verdict(&history(together), false);
     assert!(!said.contains("with nobody"), "{said}");
 }
 
@@ -408,8 +458,7 @@ fn a_journal_that_is_given_twice_is_found() {
 #[test]
 fn clocks_that_differ_are_named_and_make_no_run_longer() {
     let (ada, mut bob) = story();
-    let said =
-        |bob: &[Record]| verdict::verdict(&history(ada.iter().chain(bob).cloned()), BEGIN as f64 / 1000.0 + 1e9, false);
+    let said = |bob: &[Record]| verdict::verdict(&history(ada.iter().chain(bob).cloned()), false);
     assert!(!said(&bob).contains("clocks"), "{}", said(&bob));
     bob.iter_mut().for_each(|record| record.t += 10 * 24 * 3_600_000);
     let said = said(&bob);

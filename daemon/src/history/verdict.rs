@@ -12,7 +12,7 @@ const NOTABLE: f64 = 0.05;
 const END_SHARE: f64 = 0.9;
 
 /// What was trained, by whom, what came of it, and what went wrong.
-pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String {
+pub(super) fn verdict(history: &History, is_redacted: bool) -> String {
     let nodes = || history.nodes.values();
     let (begin, end) = history.times();
     // Who has trained may serve others for days.
@@ -52,9 +52,9 @@ pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String 
         None if exchanges > 0 => parts.push("it is not known how far apart the models were".to_owned()),
         _ => {}
     }
-    let wrong = troubles(history, now);
+    let wrong = troubles(history);
     let last = parts.pop().unwrap_or_default();
-    let so_far = format!("The run{name} {}: {}, and {last}", state(history, now), parts.join(", "));
+    let so_far = format!("The run{name} {}: {}, and {last}", state(history), parts.join(", "));
     match wrong.as_slice() {
         [] => format!("{so_far}; nothing went wrong."),
         [one] => format!("{so_far}; but {one}."),
@@ -62,21 +62,23 @@ pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String 
     }
 }
 
-fn state(history: &History, now: f64) -> &'static str {
-    let last: Vec<Ended<'_>> = history.nodes.values().filter_map(|node| Some(node.endings(now).last()?.1)).collect();
-    let is_running = |node: &&NodeHistory| matches!(node.endings(now).last(), Some((_, Ended::Running)));
+fn state(history: &History) -> &'static str {
+    let last: Vec<Ended<'_>> = history.nodes.values().filter_map(|node| Some(node.endings().last()?.1)).collect();
+    let is_running = |node: &&NodeHistory| matches!(node.endings().last(), Some((_, Ended::Running)));
     let mut running = history.nodes.values().filter(is_running).peekable();
     if running.peek().is_some() {
         let trains = |node: &NodeHistory| node.sample.as_ref().is_none_or(|sample| sample.phase != "completed");
         if running.any(trains) { "is under way" } else { "has ended here and is still served" }
     } else if last.contains(&Ended::InOrder(true)) && !last.contains(&Ended::InOrder(false)) {
-        let ends_complete = |node: &&NodeHistory| matches!(node.endings(now).last(), Some((_, Ended::InOrder(_))));
+        let ends_complete = |node: &&NodeHistory| matches!(node.endings().last(), Some((_, Ended::InOrder(_))));
         let complete: Vec<&NodeHistory> = history.nodes.values().filter(ends_complete).collect();
         match complete.iter().all(|node| node.has_ended_alone()) {
             false => "is complete",
             true if complete.len() == 1 => "is not over, but this node's own part is",
             true => "is not over, but these nodes' own parts are",
         }
+    } else if last.contains(&Ended::Unknown) {
+        "has no end in these journals"
     } else if last.iter().any(|ended| matches!(ended, Ended::InOrder(_))) {
         "has stopped"
     } else {
@@ -137,9 +139,9 @@ fn drifting(history: &History) -> Option<f64> {
     (known > 0).then(|| drifting as f64 / known as f64)
 }
 
-fn troubles(history: &History, now: f64) -> Vec<String> {
+fn troubles(history: &History) -> Vec<String> {
     let (mut broken, mut failed) = (0, 0);
-    for (_, ended) in history.nodes.values().flat_map(|node| node.endings(now)) {
+    for (_, ended) in history.nodes.values().flat_map(|node| node.endings()) {
         broken += u64::from(ended == Ended::BrokeOff);
         failed += u64::from(matches!(ended, Ended::Failed(_)));
     }

@@ -61,18 +61,26 @@ impl Jump {
     }
 }
 
-/// Time that has passed since the machine began, also while it slept.
+/// Every Linux has it.
 #[cfg(target_os = "linux")]
-fn passed() -> Duration {
+const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
+
+/// On macOS it counts while the machine sleeps, unlike the clock of `Instant`.
+#[cfg(target_os = "macos")]
+const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_RAW;
+
+/// Time that has passed since the machine began, also while it slept.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+pub(crate) fn passed() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes this one value. Every Linux has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
+    // SAFETY: the call writes this one value, and the system has this clock.
+    unsafe { libc::clock_gettime(CLOCK, &mut time) };
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Time that has passed; while the machine slept only where the system counts it.
-#[cfg(not(target_os = "linux"))]
-fn passed() -> Duration {
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+pub(crate) fn passed() -> Duration {
     static BEGIN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
     BEGIN.elapsed()
 }

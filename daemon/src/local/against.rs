@@ -114,7 +114,7 @@ fn read(folder: &Path, summary: &Summary, nodes: u16, seed: u64) -> anyhow::Resu
     };
     let histories: Vec<History> = (0..nodes).map(history).collect::<Result<_, _>>()?;
     let nodes: Vec<Option<&NodeHistory>> = histories.iter().map(|history| history.nodes.values().next()).collect();
-    let has_ended = |node: &NodeHistory| matches!(node.endings(f64::INFINITY).last(), Some((_, Ending::InOrder(true))));
+    let has_ended = |node: &NodeHistory| matches!(node.endings().last(), Some((_, Ending::InOrder(true))));
     if let Some(number) = nodes.iter().position(|node| !node.is_some_and(has_ended)) {
         let place = folder.join(format!("node-{number}"));
         note(&format!("seed {seed} is left out: node {number} has not come to the run's end ({})", place.display()));

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::picture::Picture;
 use super::record::{Body, Missed, Record, VERSION};
 use super::traffic::Traffic;
+use crate::limits::clock::passed;
 
 /// Records kept for readers that follow: about twenty minutes.
 pub const RECENT_MAX: usize = 2048;
@@ -40,7 +41,8 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     node: String,
-    clock: Instant,
+    /// The node's time zero in seconds, on the clock that counts while the machine sleeps as well.
+    began: f64,
     seq: u64,
     picture: Picture,
     recent: VecDeque<Arc<Told>>,
@@ -68,7 +70,7 @@ impl Hub {
     pub fn new(node: &str, seq: u64, clock: Instant) -> Hub {
         let state = State {
             node: node.to_owned(),
-            clock,
+            began: passed().as_secs_f64() - clock.elapsed().as_secs_f64(),
             seq,
             picture: Picture::default(),
             recent: VecDeque::new(),
@@ -102,8 +104,8 @@ impl Hub {
         if state.recent.len() > RECENT_MAX {
             state.recent.pop_front();
         }
-        let State { sinks, node, clock, .. } = &mut *state;
-        sinks.retain_mut(|sink| sink.hand_over(&told, node, *clock));
+        let State { sinks, node, began, .. } = &mut *state;
+        sinks.retain_mut(|sink| sink.hand_over(&told, node, *began));
         let seq = state.seq;
         drop(state);
         self.0.news.send_replace(seq);
@@ -160,23 +162,23 @@ impl Hub {
 
 impl State {
     fn record(&self, seq: u64, body: Body) -> Record {
-        record(&self.node, self.clock, seq, body)
+        record(&self.node, self.began, seq, body)
     }
 }
 
-fn record(node: &str, clock: Instant, seq: u64, body: Body) -> Record {
+fn record(node: &str, began: f64, seq: u64, body: Body) -> Record {
     let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let up = (clock.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+    let up = ((passed().as_secs_f64() - began).max(0.0) * 1000.0).round() / 1000.0;
     Record { v: VERSION, seq, t: i64::try_from(t).unwrap_or(0), up, node: node.to_owned(), body }
 }
 
 impl Sink {
     /// Whether it is still there.
-    fn hand_over(&mut self, told: &Arc<Told>, node: &str, clock: Instant) -> bool {
+    fn hand_over(&mut self, told: &Arc<Told>, node: &str, began: f64) -> bool {
         use std::sync::mpsc::TrySendError;
         if self.missed > 0 {
             let body = Body::Missed(Missed { count: self.missed, of: "records".to_owned() });
-            let record = record(node, clock, told.record.seq - 1, body);
+            let record = record(node, began, told.record.seq - 1, body);
             match self.queue.try_send(Arc::new(Told { line: record.line(), record })) {
                 Ok(()) => self.missed = 0,
                 Err(TrySendError::Full(_)) => {
@@ -226,6 +228,17 @@ mod tests {
         hub.tell(event(9));
         hub.close();
         assert_eq!(quick.iter().count(), 1, "and ends with the hub");
+    }
+
+    /// As if its machine had slept for an hour since it began.
+    #[test]
+    fn a_record_counts_the_time_that_its_machine_slept() {
+        let hub = Hub::new("a", 0, Instant::now());
+        let sink = hub.sink(8);
+        hub.lock().began -= 3600.0;
+        hub.tell(event(1));
+        let up = sink.recv().expect("told").record.up;
+        assert!((3600.0..4200.0).contains(&up), "{up}");
     }
 
     #[test]

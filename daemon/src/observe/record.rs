@@ -24,7 +24,8 @@ pub struct Record {
     /// When, on the node's wall clock, in milliseconds since 1970; in JSON as `2026-01-31T12:00:00.000Z`. It may jump.
     #[serde(with = "wall_time")]
     pub t: i64,
-    /// When, in seconds since the node's process began to train or to look for a model. It never jumps.
+    /// When, in seconds since the node's process began to train or to look for a model, those in which its machine slept included.
+    /// It never goes back.
     pub up: f64,
     /// The node's peer id.
     pub node: String,

@@ -7,9 +7,11 @@
 //! `timeout` signals its child and then the group that both are in, and so may a supervisor. Two within
 //! [`ONE_WISH`] therefore count as one.
 
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 #[cfg(unix)]
@@ -87,32 +89,64 @@ pub(crate) fn tell_of_shortened_files() {}
 pub(crate) struct Signals {
     arriving: Arriving,
     first: Option<Instant>,
+    /// Where its end is a wish to stop as well.
+    stdin: Option<mpsc::Receiver<()>>,
 }
 
 impl Signals {
     /// Must be made in a runtime. From now on these signals do not end the process by themselves.
     pub(crate) fn new() -> Signals {
-        let signals = Signals { arriving: Arriving::new(), first: None };
+        let signals = Signals { arriving: Arriving::new(), first: None, stdin: None };
         HEARS.store(true, Ordering::Relaxed);
         signals
     }
 
-    /// Waits for the wish to stop.
-    pub(crate) async fn first(&mut self) {
-        let _ = self.arriving.next().await;
-        self.first = Some(Instant::now());
+    /// The same, and where it is looked at the end of standard input is a first wish as well.
+    pub(crate) fn or_end_of_stdin(self, is_watched: bool) -> Signals {
+        Signals { stdin: is_watched.then(|| end_of_stdin(true)), ..self }
     }
 
-    /// Waits for a second wish: a signal that does not belong to the first. Where the first wish was none of ours (the
-    /// end of standard input, say), any signal will do.
+    /// Waits for the wish to stop.
+    pub(crate) async fn first(&mut self) {
+        let stdin_closed = async {
+            match &mut self.stdin {
+                Some(stdin) => drop(stdin.recv().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.arriving.next() => self.first = Some(Instant::now()),
+            () = stdin_closed => {}
+        }
+    }
+
+    /// Waits for a second wish: a signal that does not belong to the first. Where the first wish was no signal (the end of standard
+    /// input, say), that is the second signal: a machine that shuts down tells those as well that leave already.
     pub(crate) async fn second(&mut self) {
         loop {
             let is_hangup = self.arriving.next().await == Arrived::Hangup;
-            if !is_hangup && self.first.is_none_or(|first| first.elapsed() >= ONE_WISH) {
-                return;
+            match self.first {
+                _ if is_hangup => {}
+                None => self.first = Some(Instant::now()),
+                Some(first) if first.elapsed() >= ONE_WISH => return,
+                Some(_) => {}
             }
         }
     }
+}
+
+/// Hears of the end of standard input, where it is looked at.
+pub(crate) fn end_of_stdin(is_watched: bool) -> mpsc::Receiver<()> {
+    let (closed, stdin_closed) = mpsc::channel(1);
+    if is_watched {
+        // A thread of its own: a blocking read cannot be cancelled, and must not hold up the runtime's end.
+        std::thread::spawn(move || {
+            let mut stdin = std::io::stdin();
+            while stdin.read(&mut [0; 256]).is_ok_and(|length| length > 0) {}
+            let _ = closed.blocking_send(());
+        });
+    }
+    stdin_closed
 }
 
 /// What has come.
@@ -243,10 +277,14 @@ mod tests {
             send("-INT");
             second.await;
         }
-        // Where something else was the first wish, a signal is the second at once.
+        // Where something else was the first wish, one signal is no second.
         let mut signals = Signals::new();
+        let mut second = pin!(signals.second());
         send("-TERM");
-        signals.second().await;
+        let is_waiting = tokio::time::timeout(ONE_WISH, second.as_mut()).await.is_err();
+        assert!(is_waiting, "it leaves already");
+        send("-TERM");
+        second.await;
         // A lost terminal is a first wish, where it is not ignored.
         let mut signals = Signals::new();
         send("-HUP");

@@ -89,7 +89,13 @@ fn served(asset: &Asset, headers: &HeaderMap) -> Response {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::Value;
+
     use super::*;
+    use crate::drivers::{DataReport, PrivacyReport};
+    use crate::observe::report::{BannedPeer, CopyReport, DistrustedPeer, MemberReport, NodeReport};
+    use crate::observe::synchronous::SynchronousReport;
+    use crate::team::report::{HelperWait, TeamReport};
 
     /// Every file of the page but the two that have a route of their own, and no other.
     #[test]
@@ -118,6 +124,57 @@ mod tests {
                 asset.text.split("http").skip(1).filter(|rest| rest.starts_with("://") || rest.starts_with("s://"));
             for rest in foreign {
                 assert!(rest.starts_with("://www.w3.org/"), "{} names http{}", asset.path, &rest[..20.min(rest.len())]);
+            }
+        }
+    }
+
+    /// What a node of a small test never tells, such as who of a team is waited for, is described as well.
+    #[test]
+    fn the_openapi_file_describes_every_field_of_a_report_with_all_its_parts() {
+        let peer = || "a".to_owned();
+        let wait = HelperWait { helper: peer(), seconds: 6.0 };
+        let team = TeamReport {
+            helpers: vec![peer()],
+            waits: vec![wait.clone()],
+            waits_for: Some(wait),
+            ..TeamReport::default()
+        };
+        let report = NodeReport {
+            copying: Some(CopyReport { share: 0.5, bytes: 1, donors: vec![peer()] }),
+            scores: Some(murmur_training::Scores::default()),
+            members: vec![MemberReport::default()],
+            banned: vec![BannedPeer::default()],
+            distrusted: vec![DistrustedPeer::default()],
+            data: Some(DataReport::default()),
+            synchronous: Some(SynchronousReport::default()),
+            privacy: Some(PrivacyReport::default()),
+            team: Some(team),
+            ..NodeReport::default()
+        };
+        let file: Value = serde_json::from_str(OPENAPI.text).expect("JSON");
+        let mut described = BTreeSet::new();
+        let report = serde_json::to_value(&report).expect("JSON");
+        compare(&file["components"]["schemas"], "NodeReport", &report, &mut described);
+        for name in
+            ["CopyReport", "DataReport", "HelperWait", "PrivacyReport", "Scores", "SynchronousReport", "TeamReport"]
+        {
+            assert!(described.contains(name), "{name} is not reached");
+        }
+    }
+
+    /// The fields of an object are those of its schema, and no others; so are those of the objects in it.
+    fn compare(schemas: &Value, name: &str, object: &Value, described: &mut BTreeSet<String>) {
+        described.insert(name.to_owned());
+        let known = schemas[name]["properties"].as_object().unwrap_or_else(|| panic!("there is no {name}"));
+        let told = object.as_object().expect("an object");
+        let names = |of: &serde_json::Map<String, Value>| of.keys().cloned().collect::<BTreeSet<String>>();
+        assert_eq!(names(told), names(known), "{name}");
+        for (field, schema) in known {
+            let either = schema["oneOf"].as_array().into_iter().flatten();
+            let schemas_named = either.chain([schema, &schema["items"]]).filter_map(|one| one["$ref"].as_str());
+            for inner in schemas_named.map(|path| path.trim_start_matches("#/components/schemas/")) {
+                let values = told[field].as_array().cloned().unwrap_or_else(|| vec![told[field].clone()]);
+                values.iter().for_each(|value| compare(schemas, inner, value, described));
             }
         }
     }

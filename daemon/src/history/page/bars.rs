@@ -25,7 +25,7 @@ const LABEL_MAX: usize = 20;
 const TICKS: usize = 4;
 
 /// The bars, and the same as a table.
-pub(super) fn presence(text: &mut String, history: &History, names: &Names, now: f64) {
+pub(super) fn presence(text: &mut String, history: &History, names: &Names) {
     heading(text, "Who was there when");
     let seen = history.seen();
     paragraph(
@@ -41,12 +41,13 @@ pub(super) fn presence(text: &mut String, history: &History, names: &Names, now:
             "Paler bars are members whose journals were not read: drawn is when they were connected to one of the nodes above.",
         );
     }
-    drawing(text, history, names, now);
+    drawing(text, history, names);
     let mut rows = Vec::new();
     for (id, node) in &history.nodes {
-        for (session, ended) in node.endings(now) {
+        for (session, ended) in node.endings() {
             let words = match ended {
                 Ended::Running => "still runs".to_owned(),
+                Ended::Unknown => "its journal ends here".to_owned(),
                 Ended::InOrder(true) => "its part was complete".to_owned(),
                 Ended::InOrder(false) => "left in order".to_owned(),
                 Ended::Failed(reason) => format!("failed: {}", names.text(reason)),
@@ -58,7 +59,7 @@ pub(super) fn presence(text: &mut String, history: &History, names: &Names, now:
     text.push_str(&html::table(&["node", "from", "to", "and then"], &rows));
 }
 
-fn drawing(text: &mut String, history: &History, names: &Names, now: f64) {
+fn drawing(text: &mut String, history: &History, names: &Names) {
     let seen = history.seen();
     let rows = history.nodes.len() + seen.len().min(SEEN_MAX);
     let height = TOP + ROW * rows as f64 + 24.0;
@@ -99,7 +100,7 @@ fn drawing(text: &mut String, history: &History, names: &Names, now: f64) {
     };
     for (row, (id, node)) in history.nodes.iter().enumerate() {
         label(text, row, id);
-        for (session, ended) in node.endings(now) {
+        for (session, ended) in node.endings() {
             bar(text, row, "bar", (session.begin, session.end));
             if matches!(ended, Ended::BrokeOff | Ended::Failed(_)) {
                 let (x, y) = (at(session.end), TOP + ROW * row as f64 + 10.5);

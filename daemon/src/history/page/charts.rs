@@ -216,16 +216,38 @@ fn line(values: &[Value], x: &dyn Fn(&Place) -> f64) -> Vec<CurvePoint> {
 fn mean_line(nodes: &[Vec<Value>], x: &dyn Fn(&Place) -> f64) -> Vec<CurvePoint> {
     const PARTS: usize = 150;
     let ends = nodes.iter().flatten().map(|(place, _)| x(place)).fold(0.0, f64::max);
-    let mut parts: Vec<Vec<f64>> = vec![Vec::new(); PARTS + 1];
-    for (place, value) in nodes.iter().flatten() {
+    let part = |place: &Place| {
         let part = if ends > 0.0 { x(place) / ends * PARTS as f64 } else { 0.0 };
-        parts[(part as usize).min(PARTS)].push(*value);
+        (part as usize).min(PARTS)
+    };
+    // Of each part the values of each node: one that tells more often than others counts as one all the same.
+    let mut parts: Vec<Vec<Vec<f64>>> = vec![Vec::new(); PARTS + 1];
+    for node in nodes {
+        for values in node.chunk_by(|(one, _), (other, _)| part(one) == part(other)) {
+            parts[part(&values[0].0)].push(values.iter().map(|(_, value)| *value).collect());
+        }
     }
-    let point = |(part, values): (usize, Vec<f64>)| {
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let (smallest, largest) =
-            values.iter().fold((mean, mean), |(low, high), value| (low.min(*value), high.max(*value)));
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let point = |(part, nodes): (usize, Vec<Vec<f64>>)| {
+        let mean = mean(&nodes.iter().map(|values| mean(values)).collect::<Vec<_>>());
+        let all = nodes.iter().flatten();
+        let (smallest, largest) = all.fold((mean, mean), |(low, high), value| (low.min(*value), high.max(*value)));
         CurvePoint { x: (part as f64 + 0.5) / PARTS as f64 * ends, y: mean, smallest, largest }
     };
-    parts.into_iter().enumerate().filter(|(_, values)| !values.is_empty()).map(point).collect()
+    parts.into_iter().enumerate().filter(|(_, nodes)| !nodes.is_empty()).map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_of_nodes_is_not_one_of_their_samples() {
+        let value = |time: f64, value: f64| (Place { time, ..Place::default() }, value);
+        let often: Vec<Value> = (0..9).map(|second| value(100.0 + f64::from(second) / 100.0, 1.0)).collect();
+        let seldom = vec![value(100.0, 4.0)];
+        let points = mean_line(&[often, seldom], &|place| place.time);
+        let first = points.first().expect("a part");
+        assert_eq!((first.y, first.smallest, first.largest), (2.5, 1.0, 4.0));
+    }
 }

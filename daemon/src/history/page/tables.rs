@@ -33,7 +33,7 @@ pub(super) fn given(text: &mut String, history: &History, names: &Names) {
     let row = |(id, node): (&String, &NodeHistory)| {
         let part = node.place.tokens / total;
         let alone = node.training_seconds - node.accompanied_seconds;
-        let useful = node.training_seconds / (3600.0 * node.hours());
+        let useful = node.watched.training_seconds / node.watched.seconds;
         let mut row = vec![
             names.label(id),
             count(node.place.tokens as u64),
@@ -71,8 +71,8 @@ pub(super) fn given(text: &mut String, history: &History, names: &Names) {
     let swarm: f64 = history
         .nodes
         .values()
-        .filter(|node| node.training_seconds > 0.0)
-        .map(|node| node.place.tokens / node.training_seconds)
+        .filter(|node| node.watched.training_seconds > 0.0)
+        .map(|node| node.watched.tokens / node.watched.training_seconds)
         .sum();
     let mut words = format!(
         "Together {} in training, which is {} a second while all of them train. Steps that were lost with a process and done again \
@@ -242,7 +242,7 @@ pub(super) fn resources(text: &mut String, history: &History, names: &Names) {
     let or_unknown = |value: Option<String>| value.unwrap_or_else(|| UNKNOWN.to_owned());
     let row = |(id, node): (&String, &NodeHistory)| {
         let device = if node.run.device.is_empty() { UNKNOWN.to_owned() } else { names.text(&node.run.device) };
-        let boundary = node.sample.as_ref().map(|sample| format!("{:.2} %", 100.0 * sample.boundary_share));
+        let boundary = node.boundary_share().map(|share| format!("{:.2} %", 100.0 * share));
         vec![
             names.label(id),
             device,

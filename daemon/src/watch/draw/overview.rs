@@ -101,27 +101,25 @@ fn swarm(scene: &Scene<'_>, node: &NodePicture, area: Rect) -> Option<Vec<Point>
     if of_run.len() < 2 {
         return None;
     }
-    let (from, to) = scene.window(node);
-    let columns = f64::from(area.width).max(1.0);
-    let all: Vec<Point> = of_run
-        .iter()
-        .flat_map(|node| points(scene, node, Metric::Loss, area))
-        .filter(|point| point.time >= from)
-        .collect();
-    let mean = |column: u32| {
-        let (begin, end) = (f64::from(column) / columns, f64::from(column + 1) / columns);
-        let place = |point: &&Point| (begin..end).contains(&((point.time - from) / (to - from)));
-        let inside: Vec<&Point> = all.iter().filter(place).collect();
-        let count = inside.len() as f64;
-        let value = inside.iter().map(|point| point.mean).sum::<f64>() / count;
-        (count > 0.0).then(|| Point {
-            time: from + (begin + end) / 2.0 * (to - from),
-            min: value,
-            mean: value,
-            max: value,
-        })
+    let of_nodes: Vec<Vec<Point>> = of_run.iter().map(|node| points(scene, node, Metric::Loss, area)).collect();
+    Some(mean(&of_nodes, scene.window(node), area.width))
+}
+
+/// The mean of nodes in each of so many equal parts of a window: each node counts as one, however often it tells.
+fn mean(of_nodes: &[Vec<Point>], (from, to): (f64, f64), parts: u16) -> Vec<Point> {
+    let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+    let part = |part: u16| {
+        let share = |part: u16| f64::from(part) / f64::from(parts);
+        let (begin, end) = (share(part), share(part + 1));
+        let is_inside = |point: &&Point| (begin..end).contains(&((point.time - from) / (to - from)));
+        let inside =
+            |points: &Vec<Point>| -> Vec<f64> { points.iter().filter(is_inside).map(|point| point.mean).collect() };
+        let means: Vec<f64> = of_nodes.iter().filter_map(|points| mean(&inside(points))).collect();
+        let value = mean(&means)?;
+        let time = from + (begin + end) / 2.0 * (to - from);
+        Some(Point { time, min: value, mean: value, max: value })
     };
-    Some((0..u32::from(area.width)).filter_map(mean).collect())
+    (0..parts).filter_map(part).collect()
 }
 
 /// How far the models are apart, with what is healthy.
@@ -149,4 +147,19 @@ pub(super) fn points(scene: &Scene<'_>, node: &NodePicture, metric: Metric, area
     let (from, to) = scene.window(node);
     let most = POINTS_PER_COLUMN * usize::from(area.width);
     node.series.get(&metric).map_or_else(Vec::new, |series| series.between(from, to, most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_of_nodes_is_not_one_of_their_points() {
+        let point = |time: f64, value: f64| Point { time, min: value, mean: value, max: value };
+        let often: Vec<Point> = (0..4).map(|second| point(f64::from(second), 1.0)).collect();
+        let seldom = vec![point(1.0, 4.0)];
+        let values: Vec<(f64, f64)> =
+            mean(&[often, seldom], (0.0, 8.0), 2).iter().map(|point| (point.time, point.mean)).collect();
+        assert_eq!(values, [(2.0, 2.5)]);
+    }
 }

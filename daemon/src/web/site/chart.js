@@ -250,10 +250,13 @@ function split(points, gap) {
 }
 
 function path(points, place) {
-  return points.map((point, index) => {
+  const drawn = points.map((point, index) => {
     const [x, y] = place(point);
     return `${index === 0 ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`;
-  }).join("");
+  });
+  // Its ends are round, so this is a dot. Of no length at all nothing would be left where lines are dashed.
+  if (drawn.length === 1) drawn.push("h.01");
+  return drawn.join("");
 }
 
 /** From the greatest values and back along the least. */

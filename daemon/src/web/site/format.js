@@ -16,7 +16,8 @@ export function bytes(number) {
   if (value < 999.5) return `${Math.round(value)} B`;
   if (value < 999_950) return `${(value / 1e3).toFixed(1)} kB`;
   if (value < 999_950_000) return `${(value / 1e6).toFixed(1)} MB`;
-  return `${(value / 1e9).toFixed(2)} GB`;
+  if (value < 999_995_000_000) return `${(value / 1e9).toFixed(2)} GB`;
+  return `${(value / 1e12).toFixed(2)} TB`;
 }
 
 export function rate(number) {

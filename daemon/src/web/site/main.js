@@ -42,18 +42,27 @@ function store(key, value) {
 
 /** Everything so far, and then what comes. */
 async function begin() {
+  let isSame = false;
   try {
-    const picture = new Picture(await api.get("summary"));
+    const summary = await api.get("summary");
+    const before = state.picture;
     // Another version of the daemon has other scripts.
-    if (state.picture && state.picture.run.version !== picture.run.version) return location.reload();
-    state.picture = picture;
-    kept = new Map();
+    if (before && before.run.version !== summary.run.version) return location.reload();
+    isSame = before !== null && before.node === summary.node && before.run.session === summary.run.session;
+    if (isSame) {
+      before.begin(summary);
+    } else {
+      state.picture = new Picture(summary);
+      kept = new Map();
+    }
   } catch (error) {
     lost(error);
     setTimeout(begin, AGAIN);
     return;
   }
-  await open();
+  // The page in sight stays as its reader has set it.
+  if (isSame && state.update) await fetchAgain();
+  else await open();
   if (stream) stream.restart(state.picture.seq);
   else stream = new Stream(state.picture.seq, { taken, reset, told, isForeign });
 }
@@ -65,7 +74,7 @@ function lost(error) {
   return main.replaceChildren(el("h1", { class: "verdict", "data-tone": "bad" }, "The daemon does not answer"), el("p", { class: "quiet" }, error.message));
 }
 
-/** The process is another one, or too much was missed: all that is drawn begins anew. */
+/** The process is another one, or too much was missed: all that is known begins anew. */
 function reset() {
   stream.close();
   begin();
@@ -125,6 +134,7 @@ async function fetchAgain() {
   try {
     await state.curves.load(windowSeconds);
     state.isFetching = false;
+    wish();
   } catch {
     setTimeout(() => { state.isFetching = false; }, AGAIN);
   }

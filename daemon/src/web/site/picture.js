@@ -6,6 +6,11 @@ const EXCHANGES_KEPT = 64;
 
 export class Picture {
   constructor(summary) {
+    this.begin(summary);
+  }
+
+  /** All of it anew. */
+  begin(summary) {
     Object.assign(this, summary);
     this.began = summary.time - summary.up;
     this.peers = new Map(summary.peers.map((peer) => [peer.facts.peer, { ...peer, time: summary.time }]));
@@ -32,7 +37,10 @@ export class Picture {
       case "exchange": return this.takeExchange(record);
       case "event": return this.takeEvent({ level: record.level, text: record.text, hint: record.hint });
       case "missed": this.missed += record.count; return undefined;
-      case "end": this.end = { steps: record.steps, failure: record.failure }; return undefined;
+      case "end":
+        if (record.failure) this.takeEvent({ level: "error", text: `training has ended: ${record.failure}` });
+        this.end = { steps: record.steps, failure: record.failure };
+        return undefined;
       default: return undefined;
     }
   }

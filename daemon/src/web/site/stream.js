@@ -62,7 +62,7 @@ export class Stream {
       this.channel.postMessage(message);
       this.heard(message);
     };
-    source.onopen = () => tell(wasLost ? { reset: true } : { state: "live" });
+    source.onopen = () => tell(wasLost ? { again: true } : { state: "live" });
     source.onmessage = (event) => tell({ record: JSON.parse(event.data) });
     source.onerror = () => {
       wasLost = true;
@@ -80,8 +80,9 @@ export class Stream {
     this.channel.close();
   }
 
-  heard({ record, state, reset }) {
-    if (reset) return this.reset();
+  heard({ record, state, again }) {
+    // It may be another process that answers now.
+    if (again) return void this.catchUp();
     if (state) return this.told(state);
     this.told("live");
     if (this.isForeign(record)) return this.reset();

@@ -43,7 +43,9 @@ export default {
     });
     // Texts have no scores.
     score.node.hidden = scoreChart.node.hidden = true;
-    const [members, done] = [figure("Members"), figure("Exchanges")];
+    const [members, done, team] = [figure("Members"), figure("Exchanges"), figure("Team")];
+    // Most nodes hold their model alone.
+    team.node.hidden = true;
     const list = el("ul", { class: "brief" });
     const [ratio, last] = [figure("Disagreement ratio"), figure("Last exchange")];
     const ratioChart = new Chart({
@@ -65,7 +67,7 @@ export default {
     const nodes = [
       head, place,
       section("Is it training?", figures(loss, heldOut, score, speed, steps), lossChart.node, scoreChart.node),
-      section("With whom?", figures(members, done), list),
+      section("With whom?", figures(members, done, team), list),
       section("Do they agree?", figures(ratio, last), ratioChart.node),
       section("What does it cost?", figures(boundaries, today, machine, memory), trafficChart.node),
       section("What has happened?", happened,
@@ -118,6 +120,8 @@ export default {
       if (isTogether && trains) done.show(count(sample.members), { words: "members average all at once, this one counted; 0 while it seeks them" }, "Averages with");
       else if (isTogether) done.show("–", { words: "it averages with nobody now" }, "Averages with");
       else done.show(count(sample.exchanges), health.failures(sample));
+      team.node.hidden = !sample.team;
+      if (sample.team) team.show(sample.team.state, { words: ofTeam(picture) });
       brief(list, picture.members().slice(0, MEMBERS).map((peer) => memberLine(picture, peer)), "No member is known yet.");
       ratioChart.node.hidden = isTogether;
       if (isTogether) {
@@ -181,19 +185,27 @@ function howFar({ sample, up }) {
   return parts.join(" · ");
 }
 
+/** Who of a team has which layers, how long training waited, and for whom most. */
+function ofTeam({ sample: { team }, peers }) {
+  const most = team.slowest ? `, most for ${named(team.slowest, peers.get(team.slowest)?.facts.name)}` : "";
+  const lost = team.lost > 0 ? ` · ${counted(team.lost, "helper")} lost` : "";
+  return `${team.cut ?? "nobody has layers yet"} · waited ${duration(team.waited)}${most}${lost}`;
+}
+
 /** What a line of the list of members says: who, how it goes, and a tone. */
 function memberLine(picture, peer) {
   const { facts, last } = peer;
   const age = last ? picture.now() - last.time : null;
   const isTogether = isNumber(picture.sample?.members);
-  const state = !facts.connected ? "not connected" : last ? `exchange ${ago(age)}` : isTogether ? "connected" : "no exchange yet";
+  const state = facts.banned ? "banned" : !facts.connected ? "not connected" : last ? `exchange ${ago(age)}` : isTogether ? "connected" : "no exchange yet";
   const speed = facts.says_tokens_per_second > 0 ? ` · says ${count(facts.says_tokens_per_second)} ${picture.unit()}/s` : "";
   return { lead: named(facts.peer, facts.name), text: state + speed, tone: facts.banned ? "bad" : facts.connected ? "" : "quiet" };
 }
 
 function eventLine({ wall, times, facts }) {
   const often = times > 1 ? ` (${counted(times, "time")})` : "";
-  return { lead: clock(wall), text: facts.text + often, tone: { error: "bad", warning: "fair" }[facts.level] ?? "" };
+  const word = facts.level === "info" ? "" : `${facts.level}: `;
+  return { lead: clock(wall), text: word + facts.text + often, tone: { error: "bad", warning: "fair" }[facts.level] ?? "" };
 }
 
 /** A short list whose lines are kept and said anew. */

@@ -29,7 +29,9 @@ export default {
       processors.show(fixed(rates.processors, 1), health.processors(rates.processors));
       memory.show(bytes(sample.memory), { ...health.memory(sample), words: `${health.memory(sample).words}; the most was ${bytes(sample.peak_memory)}` });
       disk.show(bytes(sample.disk_free), health.disk(sample.disk_free));
-      step.show(`${fixed(1000 * sample.step_seconds, 0)} ms`, { words: `a step${sample.interval_steps ? `, and an own exchange every ${fixed(sample.interval_steps, 0)} of them` : ""}; steady is healthy` });
+      // Before the first step it is not known.
+      const took = sample.step_seconds > 0 ? `${fixed(1000 * sample.step_seconds, 0)} ms` : "–";
+      step.show(took, { words: `a step${sample.interval_steps ? `, and an own exchange every ${fixed(sample.interval_steps, 0)} of them` : ""}; steady is healthy` });
     }
     const nodes = [facts, figures(processors, memory, disk, step), el("div", { class: "pairs" }, ...charts.map((one) => one.node))];
     return { nodes, update, close: () => charts.forEach((one) => one.close()) };
