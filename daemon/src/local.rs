@@ -227,7 +227,8 @@ impl Swarm<'_> {
         if self.options.directory.is_some() && self.options.format == Console::Text {
             remember(&self.folder);
         }
-        view.show_beginning(&self.manifest, &children, &self.folder);
+        let are_elsewhere = self.trial.as_ref().is_some_and(|trial| trial.hosts.is_some());
+        view.show_beginning(&self.manifest, (&children, are_elsewhere), &self.folder);
         if let Some(place) = mlflow::place(&self.settings.mlflow, &self.manifest) {
             view.say(&format!("MLflow has a run of each daemon in {place}"));
         }

@@ -29,7 +29,7 @@ use crate::scenario::HostIndex;
 const NOTICES_MAX: usize = 200_000;
 
 /// How long a payload that was broken off may be missed where it was to arrive.
-const MISSED_FOR: Duration = Duration::from_secs(60);
+pub(crate) const MISSED_FOR: Duration = Duration::from_secs(60);
 
 /// Accusations and violations kept; further ones are only counted.
 const FINDINGS_MAX: usize = 1000;
@@ -55,8 +55,8 @@ pub struct Record {
     pub peaks: Peaks,
     /// Whom nodes took for misbehaving, at most 1000.
     pub accusations: Vec<Accusation>,
-    /// When the network last broke off a payload from one host to another.
-    pub(crate) broken_off: BTreeMap<(HostIndex, HostIndex), Time>,
+    /// Until when what one host has sent another may be missed there: it is on its way, or the network has broken it off or not taken it.
+    pub(crate) missed_until: BTreeMap<(HostIndex, HostIndex), Time>,
     /// How long after its end a member is still known to an honest node, at most.
     pub longest_remembered: Duration,
     /// How long ago the first of those identities ended that live no more.
@@ -149,11 +149,17 @@ impl Record {
         self.notices.push_back((at, host, notice));
     }
 
-    /// Nobody can tell who keeps a payload to itself from whose network does not carry it; that is no accusation.
+    /// What `from` has sent `to` may be missed until then.
+    pub(crate) fn miss(&mut self, from: HostIndex, to: HostIndex, until: Time) {
+        let missed = self.missed_until.entry((from, to)).or_default();
+        *missed = until.max(*missed);
+    }
+
+    /// Nobody can tell who keeps a payload to itself from whose network does not carry it, or takes its time; that is no accusation.
     pub(crate) fn accuse(&mut self, accusation: Accusation) {
         let Accusation { at, by, of, misbehaviour, .. } = &accusation;
-        let broken_off = of.and_then(|of| self.broken_off.get(&(of, *by)));
-        if *misbehaviour == Misbehaviour::Stalled && broken_off.is_some_and(|broken| *at - *broken < MISSED_FOR) {
+        let missed_until = of.and_then(|of| self.missed_until.get(&(of, *by)));
+        if *misbehaviour == Misbehaviour::Stalled && missed_until.is_some_and(|until| at < until) {
             return;
         }
         if self.accusations.len() < FINDINGS_MAX {

@@ -202,7 +202,7 @@ pub(super) fn nobody_runs() -> Failure {
     let last = Run::all_usual().into_iter().find_map(|run| run.nodes.into_iter().next());
     let hint = match last {
         Some(node) => format!("start the one used last again: {}", start_line(&node)),
-        None => "`murmur start` begins one; for a folder elsewhere: murmur status FOLDER".to_owned(),
+        None => "`murmur start` begins one; a folder elsewhere is given to the command by its path".to_owned(),
     };
     Failure::new(ExitCode::Network, "no daemon runs on this machine").hint(hint)
 }

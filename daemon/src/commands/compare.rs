@@ -59,10 +59,10 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     let real = goes_on.then(|| real::run(&results, &figures, options, &interruption));
     let (real, ended) = real.map_or((None, Ok(())), |(real, ended)| (Some(real), ended));
     let is_partial = results.left_out > 0 || (options.real && real.as_ref().is_none_or(|real| real.left_out > 0));
-    // Of swarms of which none has come to its end there is nothing to show.
-    let real = real.filter(|real| !real.measured.is_empty());
-    if let Some(real) = &real {
-        lines.extend(beside(real, &results));
+    match &real {
+        Some(real) => lines.extend(beside(real, &results)),
+        None if options.real => lines.extend(no_real_daemons()),
+        None => {}
     }
     // The files first: where nobody reads on, printing ends the process.
     if let Some(output) = output {
@@ -89,6 +89,10 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     }
 }
 
+fn no_real_daemons() -> [String; 2] {
+    [String::new(), "Partial: ended before one swarm of real daemons had come to its end.".to_owned()]
+}
+
 /// What was told, and under which conditions.
 fn summary(lines: &[String], results: &Results) -> Vec<String> {
     let conditions = conditions(results).into_iter().map(|(name, value)| format!("{name}: {value}"));
@@ -111,6 +115,9 @@ fn of_faults(figures: &Figures, results: &Results) -> Vec<String> {
 
 /// What real daemons came to, beside the simulated nodes.
 fn beside(real: &Real, results: &Results) -> Vec<String> {
+    if real.measured.is_empty() {
+        return no_real_daemons().into();
+    }
     let mut lines =
         vec![String::new(), format!("the same by {} real daemons on this machine", results.plan.base.nodes)];
     lines.extend(real.table(results).lines_within(COLUMNS, BESIDE));

@@ -111,6 +111,7 @@ impl Finisher {
     /// Why there is no order.
     pub async fn finish(&self, wish: FinishWish) -> Result<Finishing, NotFinished> {
         let report = self.reports.borrow().clone();
+        check_open(&report)?;
         let steps = match wish.seconds {
             Some(seconds) => seconds * steps_per_second(&report).ok_or(NotFinished::NoPace)?,
             None => DECAY_SHARE * report.progress,
@@ -130,9 +131,7 @@ impl Finisher {
 
     async fn order(&self, report: &NodeReport, steps: f64) -> Result<Finishing, NotFinished> {
         let key = self.key.as_ref().ok_or(NotFinished::NotFounder)?;
-        if report.ends_at.is_some_and(|end| report.progress >= end) {
-            return Err(NotFinished::Complete);
-        }
+        check_open(report)?;
         if report.synchronous.is_some() && report.is_over() && report.peers > 0 {
             return Err(NotFinished::Behind);
         }
@@ -149,6 +148,14 @@ impl Finisher {
         self.events.send(Event::FinishOrdered { order }).await.map_err(|_| NotFinished::Ended)?;
         let seconds = steps_per_second(report).map(|pace| steps / pace);
         Ok(Finishing { ending, seconds, before: report.ends_at })
+    }
+}
+
+/// A run that is complete has no pace any more, and that is not what is wrong.
+fn check_open(report: &NodeReport) -> Result<(), NotFinished> {
+    match report.ends_at.is_some_and(|end| report.progress >= end) {
+        true => Err(NotFinished::Complete),
+        false => Ok(()),
     }
 }
 
@@ -211,6 +218,20 @@ mod tests {
         for ended in [NodeReport { peers: 0, ..ended.clone() }, NodeReport { synchronous: None, ..ended }] {
             reports.send_replace(ended);
             assert!(finisher.finish(FinishWish::default()).await.is_ok(), "alone, or told by exchanges");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_complete_run_is_said_to_be_so_whatever_is_asked_of_it() {
+        let founder = Keypair::generate_ed25519();
+        let mut manifest = RunManifest::default();
+        manifest.run.founder = peer_id(&founder).to_string();
+        let complete = NodeReport { progress: 100.0, ends_at: Some(100.0), ..NodeReport::default() };
+        let (_reports, view) = watch::channel(complete);
+        let (events, _ordered) = mpsc::channel(2);
+        let finisher = Finisher::new(&founder, &manifest, view, || None, events);
+        for seconds in [None, Some(60.0)] {
+            assert_eq!(finisher.finish(FinishWish { seconds }).await.err(), Some(NotFinished::Complete));
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::limits::expected_traffic::ExpectedTraffic;
 
 /// What `--format json` prints first.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Ready {
     /// The node's peer id.
     pub peer: String,

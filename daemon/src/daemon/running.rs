@@ -200,7 +200,10 @@ impl Running {
         let pictures_of_end = reporter.pictures.clone();
         let known = move || pictures_of_end.borrow().status.end.order.as_ref().map(|order| order.serial);
         let finisher = Finisher::new(&identity, &manifest, report_view.clone(), known, events);
-        if let Some(length) = length(entry.length, directory.root())? {
+        // Of a run that is complete nothing is left to be ended, and that has been told.
+        let is_complete = model.finished.as_ref().is_some_and(|finished| !finished.is_own);
+        let length = if is_complete { None } else { length(entry.length, directory.root())? };
+        if let Some(length) = length {
             let root = directory.root().to_owned();
             let ending = finish_after(length, entry.length, root, report_view.clone(), finisher.clone());
             beside_engine.push(beside(ending));

@@ -52,9 +52,19 @@ impl View {
         }
     }
 
-    pub(super) fn show_beginning(&self, manifest: &RunManifest, children: &[Child], folder: &Path) {
-        let ready = children.iter().find_map(|child| child.ready.as_ref());
-        self.beginning(manifest, ready, folder).iter().for_each(|line| self.say(line));
+    /// `are_elsewhere`: on hosts of their own, whose addresses are none of this one.
+    pub(super) fn show_beginning(
+        &self,
+        manifest: &RunManifest,
+        (children, are_elsewhere): (&[Child], bool),
+        folder: &Path,
+    ) {
+        let ready = children.iter().find_map(|child| child.ready.clone());
+        let ready = ready.map(|ready| match are_elsewhere {
+            true => Ready { status_address: None, ..ready },
+            false => ready,
+        });
+        self.beginning(manifest, ready.as_ref(), folder).iter().for_each(|line| self.say(line));
     }
 
     fn beginning(&self, manifest: &RunManifest, ready: Option<&Ready>, folder: &Path) -> Vec<String> {

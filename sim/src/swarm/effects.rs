@@ -17,7 +17,7 @@ use crate::happening::{DialArrived, Happening, TransferArrived};
 use crate::host::{Landing, Merging, host_at};
 use crate::liar::Old;
 use crate::network::TransferFate;
-use crate::record::{Accusation, MergeRecord, Side};
+use crate::record::{Accusation, MISSED_FOR, MergeRecord, Side};
 use crate::scenario::HostIndex;
 use crate::trainer::Order;
 
@@ -311,6 +311,10 @@ impl Swarm {
             self.draw_refusal(self.scenario.drivers.full_queue).map(|_| "the network's queue is full")
         };
         if let Some(reason) = reason {
+            // As one that is broken off: where only a relay leads there, say.
+            if let Some(to) = self.host_of(peer) {
+                self.history.miss(index, to, self.queue.now() + MISSED_FOR);
+            }
             self.reply(index, Duration::ZERO, Event::TransferFailed { transfer, reason: reason.to_owned() });
             return;
         }
@@ -350,12 +354,13 @@ impl Swarm {
         traffic.payload_bytes += payload.len() as u64;
         match self.network.transfer_fate(now, index, to, payload.len()) {
             TransferFate::Arrives { after, confirmed } => {
+                self.history.miss(index, to, now + after);
                 let from = (index, life);
                 let arrived = TransferArrived { link, to, from, transfer, header, payload, confirmed };
                 self.queue.push((now + after).max(opens_at), Happening::TransferArrived(Box::new(arrived)));
             }
             TransferFate::BreaksOff { after } => {
-                self.history.broken_off.insert((index, to), now);
+                self.history.miss(index, to, now + MISSED_FOR);
                 let ended = Happening::TransferEnded { host: index, life, transfer, finished: false };
                 self.queue.push(now + after, ended);
             }

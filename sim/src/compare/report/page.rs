@@ -209,6 +209,9 @@ fn real_daemons(text: &mut String, results: &Results, real: &Real) {
         results.plan.base.nodes,
         escaped(&real.conditions(results))
     );
+    if real.measured.is_empty() {
+        return;
+    }
     text.push_str(&real.table(results).to_html());
     let until_the_end = "Until the end of the run: more time because of a fault, measured and simulated. In brackets: how much higher or \
                          lower the loss ended."
