@@ -69,25 +69,6 @@ pub struct Plan {
     pub pace: Option<Pace>,
 }
 
-/// Places that a node's owner has named. Those that are remote are copies in a cache later, which may be deleted.
-#[derive(Clone, Debug, Default)]
-pub struct Named {
-    base: Option<PathBuf>,
-    tokenizer: Option<PathBuf>,
-    files: Vec<PathBuf>,
-}
-
-impl Named {
-    /// In these settings.
-    pub(crate) fn of(settings: &NodeSettings) -> Named {
-        Named {
-            base: settings.model.base().map(PathBuf::from),
-            tokenizer: settings.data.tokenizer().map(PathBuf::from),
-            files: settings.data.files.clone(),
-        }
-    }
-}
-
 /// How a node comes to a swarm, and what was done for it already.
 pub struct Entry {
     /// Members to dial first.
@@ -100,8 +81,6 @@ pub struct Entry {
     pub length: Option<AskedLength>,
     /// What has been read and opened for the run's base model.
     pub base: ReadBase,
-    /// What its owner has named, before any of it was loaded.
-    pub named: Named,
     /// Bytes of remote data and models that were loaded: they count in `stay.max_gigabytes`.
     pub loaded: u64,
     /// How long it stays; begun before anything was loaded.
@@ -138,7 +117,7 @@ fn tell_finished(plan: &Plan, finished: &FinishedRun) -> anyhow::Result<()> {
     if !finished.is_own {
         warn_of_length(plan);
     }
-    let given = given(&plan.settings, &plan.entry.named, &plan.again);
+    let given = given(&plan.settings, &plan.again);
     plan.console.show_finished(finished, &plan.manifest, plan.directory.root(), &given);
     runtime()?.block_on(observing::send_rest(plan));
     // A unit of systemd that ends before it is ready has failed, and would be started again.

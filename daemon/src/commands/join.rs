@@ -15,7 +15,7 @@ use super::node::Coming;
 use super::{membership, node};
 use crate::cli::JoinOptions;
 use crate::console::{note, quoted};
-use crate::daemon::{Entry, Named};
+use crate::daemon::Entry;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
 use crate::process::background;
@@ -124,7 +124,6 @@ pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
     }
     let mut settings = node::settings(&options.node)?;
     let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
-    let named = Named::of(&settings);
     resume_by_run(&mut settings, options.ticket.as_deref());
     // Before anybody is asked: that takes a while where nobody answers.
     DataDirectory::check_unused(&settings.checkpoint.directory)?;
@@ -157,16 +156,8 @@ pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
     base_model::take_tokenizer(&mut settings, &manifest)?;
     let base = base_model::joined(&manifest, &settings)?;
     let (directory, loaded) = brought.directory(&settings, &manifest, Coming::Joins)?;
-    let entry = Entry {
-        bootstrap: destination.bootstrap,
-        joins: true,
-        begins_anew: false,
-        length: None,
-        base,
-        named,
-        loaded,
-        stay,
-    };
+    let entry =
+        Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, base, loaded, stay };
     node::run(manifest, settings, directory, (entry, secret), &options.node)
 }
 

@@ -10,7 +10,7 @@ use murmur_training::{DataPlace, trained_layout};
 use super::node::Coming;
 use super::{join, node};
 use crate::cli::StartOptions;
-use crate::daemon::{AskedLength, Entry, Named};
+use crate::daemon::{AskedLength, Entry};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
 use crate::remote;
@@ -25,7 +25,6 @@ use crate::team;
 pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let mut settings = node::settings(&options.node)?;
     let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
-    let named = Named::of(&settings);
     let manifest = match &options.run {
         Some(path) => completed_before(load_run_manifest(path)?, &settings),
         // A node that has joined resumes with its data directory alone.
@@ -73,7 +72,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
             .into());
     }
     let length = options.hours.map(AskedLength::Hours).or(options.tokens.map(AskedLength::Tokens));
-    let entry = Entry { bootstrap, joins, begins_anew: options.begin_anew, length, base, named, loaded, stay };
+    let entry = Entry { bootstrap, joins, begins_anew: options.begin_anew, length, base, loaded, stay };
     node::run(manifest, settings, directory, (entry, None), &options.node)
 }
 

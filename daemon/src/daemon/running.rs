@@ -25,7 +25,7 @@ use super::regular::{
     remember_peers_regularly, report_regularly,
 };
 use super::stop::watch_for_stop;
-use super::{Named, Plan, Ready, ports, recording};
+use super::{Plan, Ready, ports, recording};
 use crate::console::{Console, Given, next_commands, note, wait_for_no_reader};
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, Workers};
 use crate::engine::{Channels, Engine, Picture, Recorder, Stopped};
@@ -60,7 +60,6 @@ pub(super) struct Running {
     settings: NodeSettings,
     console: Console,
     again: String,
-    named: Named,
     directory: Arc<DataDirectory>,
     engine: Engine,
     /// Whether it is to leave.
@@ -253,7 +252,7 @@ impl Running {
         };
         // The line with which others join comes last: it goes another way to a terminal than the lines before.
         if let Some(finished) = &model.finished {
-            console.show_finished(finished, &manifest, directory.root(), &given(&settings, &entry.named, &again));
+            console.show_finished(finished, &manifest, directory.root(), &given(&settings, &again));
         }
         console.show_ready(&ready, resumed.then_some(progress), !resumed && !entry.joins);
         if plan.in_background {
@@ -289,7 +288,6 @@ impl Running {
             settings,
             console,
             again,
-            named: entry.named,
             directory,
             engine,
             stop: stop_view,
@@ -322,7 +320,7 @@ impl Running {
         let _ = self.resting.task.await;
         Rest::keep(&directory.traffic_path(), &reporter.rest.borrow());
         directory.remember_peers(&stopped.status.known);
-        let next = || next_commands(directory.root(), &manifest, &given(&settings, &self.named, &again));
+        let next = || next_commands(directory.root(), &manifest, &given(&settings, &again));
         let checkpoints = directory.checkpoints_path();
         let known_end = stopped.status.end.clone();
         let hurry = self.hurry.filter(|_| *stop.borrow());
@@ -350,14 +348,9 @@ fn traffic(network: Network, loaded: u64, team: Option<TeamSource>) -> impl Fn()
     }
 }
 
-/// What this node was given beside its run file: as its owner has named it, and else as the run has.
-pub(super) fn given<'a>(settings: &'a NodeSettings, named: &'a Named, again: &'a str) -> Given<'a> {
-    Given {
-        base: named.base.as_deref().or(settings.model.base()),
-        tokenizer: named.tokenizer.as_deref().or(settings.data.tokenizer()),
-        files: if named.files.is_empty() { &settings.data.files } else { &named.files },
-        again,
-    }
+/// What this node was given beside its run file.
+pub(super) fn given<'a>(settings: &'a NodeSettings, again: &'a str) -> Given<'a> {
+    Given { base: settings.model.base(), tokenizer: settings.data.tokenizer(), files: &settings.data.files, again }
 }
 
 /// Tells the service manager regularly that the daemon lives.
@@ -424,23 +417,4 @@ async fn finish(
     kept.and(saved).map_err(|reason| {
         Failure::new(ExitCode::Files, reason).hint("a checkpoint from before, where there is one, is still there")
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
-
-    use super::*;
-
-    /// A cache may be deleted, and the line with which a node is started again would be of no use.
-    #[test]
-    fn what_was_loaded_is_told_as_its_owner_has_named_it() {
-        let mut settings = NodeSettings::default();
-        let (remote, copy) = (PathBuf::from("hf://datasets/o/n/a.txt"), PathBuf::from("/cache/a.txt"));
-        settings.data.files = vec![remote.clone()];
-        let named = Named::of(&settings);
-        settings.data.files = vec![copy.clone()];
-        assert_eq!(given(&settings, &named, "").files, [remote]);
-        assert_eq!(given(&settings, &Named::default(), "").files, [copy], "the run has named it");
-    }
 }
