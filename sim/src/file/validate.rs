@@ -244,9 +244,7 @@ impl ScenarioFile {
         }
         Ok(())
     }
-}
 
-impl ScenarioFile {
     /// What goes on beyond the faults is over early enough for the checks: everybody is to come together after it.
     fn validate_ends(&self) -> Checked {
         let (faults, calm) = (self.phases.faults_seconds.from, self.phases.calm_seconds.from);
