@@ -9,6 +9,7 @@ use super::Finding;
 use crate::console::figures::count;
 use crate::console::{counted, examples, human_bytes};
 use crate::limits::memory_check;
+use crate::process::memory::give_back;
 use crate::process::stats::{available_memory, peak_memory};
 use crate::settings::NodeSettings;
 use crate::setup::arrangement::{Arranged, Arrangement, arrange};
@@ -139,7 +140,11 @@ fn take_steps(
         times.push(step.elapsed().as_secs_f64());
     }
     let step_seconds = median(times).unwrap_or_default().max(1e-9) * 100.0 / settings.limits.training_percent;
-    Ok((Times { step_seconds, tokens_per_second: tokens as f64 / step_seconds }, engine.layout().parameters()))
+    let parameters = engine.layout().parameters();
+    drop(engine);
+    // The model that is trained next would be made beside what the allocator keeps of this one.
+    give_back();
+    Ok((Times { step_seconds, tokens_per_second: tokens as f64 / step_seconds }, parameters))
 }
 
 fn milliseconds(seconds: f64) -> String {

@@ -445,8 +445,8 @@ fn replica(
     Ok(match kernels {
         Kernels::Composed => Box::new(DeviceReplica::new(model, &parameters, device.clone(), optimizer, micro_batch)?),
         _ => {
-            let replica = HostReplica::new(model, parameters, optimizer, micro_batch);
-            Box::new(replica.with_moments(options.moments_in_8_bits))
+            let in_8_bits = options.moments_in_8_bits;
+            Box::new(HostReplica::with_moments(model, parameters, optimizer, micro_batch, in_8_bits))
         }
     })
 }

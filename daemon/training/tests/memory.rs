@@ -40,24 +40,32 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most that steps and an evaluation of the run hold beyond what was held before, in bytes. The threads are new ones, and each
-/// begins steps: what a thread keeps for itself is of this run, and all of it is counted.
+/// The most that making an engine, steps and an evaluation of the run hold beyond what was held before, in bytes. The threads are new
+/// ones, and each begins steps: what a thread keeps for itself is of this run, and all of it is counted.
 fn measured(manifest: &RunManifest, options: TrainingOptions) -> f64 {
-    let threads = ThreadPoolBuilder::new().num_threads(THREADS).build().expect("threads");
-    let base = manifest.lora.is_on().then(|| model::build(&manifest.model).initial_parameters(1));
-    let base_bytes = base.as_ref().map_or(0, |base| base.len() * 4);
-    let before = HELD.load(Ordering::Relaxed) - base_bytes;
+    let mut handles = Vec::new();
+    let spawn = |thread: rayon::ThreadBuilder| {
+        handles.push(std::thread::spawn(|| thread.run()));
+        Ok(())
+    };
+    let threads = ThreadPoolBuilder::new().num_threads(THREADS).spawn_handler(spawn).build().expect("threads");
+    let before = HELD.load(Ordering::Relaxed);
+    let base = manifest.lora.is_on().then(|| model::drawn_base(manifest));
     let corpus = Corpus::grammar();
-    let engine = threads
-        .install(|| Engine::on_base(manifest, base.map(Into::into), corpus, [1; 32], &[Device::Cpu], options))
-        .expect("an engine");
     PEAK.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
+    let engine = threads
+        .install(|| Engine::on_base(manifest, base, corpus, [1; 32], &[Device::Cpu], options))
+        .expect("an engine");
     let engine = Mutex::new(engine);
     for progress in [0.0, 1.0] {
         threads.broadcast(|_| engine.lock().expect("a whole engine").step(progress).expect("a step"));
     }
     threads.broadcast(|_| engine.lock().expect("a whole engine").evaluate().expect("an evaluation"));
-    (PEAK.load(Ordering::Relaxed) - before) as f64
+    let most = PEAK.load(Ordering::Relaxed) - before;
+    // What they hold is not to be counted as held before the next run.
+    drop(threads);
+    handles.into_iter().for_each(|thread| thread.join().expect("a thread that ends"));
+    most as f64
 }
 
 /// The most that a computation holds beyond what was held before, in bytes.

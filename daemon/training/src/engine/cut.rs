@@ -152,8 +152,9 @@ fn on_host(
     let drawn = || drawn(options, model.layout(), || model.initial_parameters(manifest.run.seed));
     let parameters = base.map_or_else(drawn, BaseWeights::into_exact);
     let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
-    let replica = HostReplica::new(Box::new(model), parameters, manifest.optimizer.clone(), micro_batch);
-    Ok(Box::new(HostStage::new(replica.with_moments(options.moments_in_8_bits), threads)?))
+    let (model, optimizer) = (Box::new(model), manifest.optimizer.clone());
+    let replica = HostReplica::with_moments(model, parameters, optimizer, micro_batch, options.moments_in_8_bits);
+    Ok(Box::new(HostStage::new(replica, threads)?))
 }
 
 /// The same in the memory of a GPU; also of a whole model.

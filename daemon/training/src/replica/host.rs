@@ -37,22 +37,28 @@ pub(crate) struct HostReplica {
 }
 
 impl HostReplica {
+    /// With all moments in 32 bits.
     pub(crate) fn new(
+        model: Box<dyn Model>,
+        parameters: Vec<f32>,
+        optimizer: OptimizerSpec,
+        micro_batch: usize,
+    ) -> HostReplica {
+        HostReplica::with_moments(model, parameters, optimizer, micro_batch, false)
+    }
+
+    /// With moments in 8 bits where they may be, or all in 32.
+    pub(crate) fn with_moments(
         model: Box<dyn Model>,
         mut parameters: Vec<f32>,
         optimizer: OptimizerSpec,
         micro_batch: usize,
+        in_8_bits: bool,
     ) -> HostReplica {
         parameters.resize(parameters.len() + model.copied(), 0.0);
-        let optimizer = Optimizer::new(&optimizer, model.layout());
+        let optimizer = Optimizer::new(&optimizer, model.layout()).with_moments(in_8_bits);
         let (gradient, moments) = (vec![0.0; parameters.len()], optimizer.moments());
         HostReplica { model, parameters, gradient, second_lane: None, moments, steps: 0, optimizer, micro_batch }
-    }
-
-    /// The same, which has taken no step yet, with moments in 8 bits where they may be, or all in 32.
-    pub(crate) fn with_moments(self, in_8_bits: bool) -> HostReplica {
-        let optimizer = self.optimizer.with_moments(in_8_bits);
-        HostReplica { moments: optimizer.moments(), optimizer, ..self }
     }
 
     fn begin_second_lane(&mut self, batch: &Batch) {

@@ -61,14 +61,14 @@ fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
 
 fn whole(way: Way) -> HostReplica {
     let (model, parameters) = begun(StageSpec::whole(&spec(way.is_tied)), way);
-    HostReplica::new(model, parameters, optimizer(way.kind), way.micro_batch).with_moments(way.moments_in_8_bits)
+    HostReplica::with_moments(model, parameters, optimizer(way.kind), way.micro_batch, way.moments_in_8_bits)
 }
 
 fn stages(way: Way, cuts: &[u32], threads: usize) -> Vec<Box<dyn Stage>> {
     let stage = |stage| {
         let (model, parameters) = begun(stage, way);
-        let replica = HostReplica::new(model, parameters, optimizer(way.kind), way.micro_batch);
-        let replica = replica.with_moments(way.moments_in_8_bits);
+        let (optimizer, in_8_bits) = (optimizer(way.kind), way.moments_in_8_bits);
+        let replica = HostReplica::with_moments(model, parameters, optimizer, way.micro_batch, in_8_bits);
         Box::new(HostStage::new(replica, threads).expect("threads")) as Box<dyn Stage>
     };
     StageSpec::cut(&spec(way.is_tied), cuts).into_iter().map(stage).collect()
