@@ -152,8 +152,11 @@ pub enum Notice {
     Finishing(Ending),
     /// Training is over; the last exchanges begin.
     Settling,
-    /// The last exchanges are done.
-    RunCompleted,
+    /// The last exchanges are done, or cannot be.
+    RunCompleted {
+        /// The network rests: there were none, and they are made up for once it does not, if this node still runs then.
+        is_resting: bool,
+    },
 }
 
 /// Why an exchange came to nothing.

@@ -68,4 +68,18 @@ fn a_resting_node_at_the_end_of_its_run_does_not_wait_for_last_exchanges() {
     driven.tell(Event::RestBegan);
     let effects = driven.tell(Event::TrainingCompleted(TrainingReport { steps: 200, ..TrainingReport::default() }));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::Complete))), "{effects:?}");
+    assert_eq!(told_of_the_end(&effects), [Some(true)], "and that is said");
+    let effects = driven.tell(Event::RestEnded);
+    assert_eq!(told_of_the_end(&effects), [None], "they are made up for");
+    assert!(proposes(&effects), "{effects:?}");
+}
+
+/// What is said of the end: `None` that last exchanges begin, else that it is there, and whether at rest.
+fn told_of_the_end(effects: &[Effect]) -> Vec<Option<bool>> {
+    let told = effects.iter().filter_map(|effect| match effect {
+        Effect::Notice(Notice::Settling) => Some(None),
+        Effect::Notice(Notice::RunCompleted { is_resting }) => Some(Some(*is_resting)),
+        _ => None,
+    });
+    told.collect()
 }

@@ -71,10 +71,12 @@ mod tests {
         let mut hearing = Hearing::new();
         let mut is_said = |notice: &Notice| !hearing.hear(notice).is_repeated;
         let alone = Notice::Alone { reason: None };
-        assert!(is_said(&Notice::Settling) && is_said(&Notice::RunCompleted));
+        let [completed, completed_at_rest] = [false, true].map(|is_resting| Notice::RunCompleted { is_resting });
+        assert!(is_said(&completed_at_rest));
+        assert!(is_said(&Notice::Settling) && is_said(&completed));
         // Another member arrives, with whom it settles again.
         assert!(is_said(&Notice::PeerJoined(PeerId::from_public_key([1; 32]))));
-        assert!(!is_said(&Notice::Settling) && !is_said(&Notice::RunCompleted));
+        assert!(!is_said(&Notice::Settling) && !is_said(&completed));
         assert!(!is_said(&alone));
         assert!(!Hearing::new().hear(&alone).is_repeated, "while it trains");
     }

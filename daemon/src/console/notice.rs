@@ -160,7 +160,14 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         )),
         Notice::Settling => plain("training is over; last exchanges".to_owned()),
         // At the end of the run, or at this node's own last step.
-        Notice::RunCompleted => plain("training is complete here; this node answers the others".to_owned()),
+        Notice::RunCompleted { is_resting: false } => {
+            plain("training is complete here; this node answers the others".to_owned())
+        }
+        Notice::RunCompleted { is_resting: true } => plain(
+            "training is complete here; the network rests, so there are no last exchanges, and the model is this node's own until \
+             they are made up for after the rest"
+                .to_owned(),
+        ),
     }
 }
 
@@ -192,6 +199,8 @@ pub(super) enum Condition {
     Settling,
     /// Training is over here.
     Complete,
+    /// The same while the network rests, without last exchanges.
+    CompleteAtRest,
     /// A peer takes part in another run.
     Foreign(PeerId),
     /// A peer refuses this node, or is refused.
@@ -210,7 +219,8 @@ impl Condition {
             Notice::WaitingForState => Some(Condition::WaitingForModel),
             Notice::BudgetTooSmall { .. } => Some(Condition::DriftsApart),
             Notice::Settling => Some(Condition::Settling),
-            Notice::RunCompleted => Some(Condition::Complete),
+            Notice::RunCompleted { is_resting: false } => Some(Condition::Complete),
+            Notice::RunCompleted { is_resting: true } => Some(Condition::CompleteAtRest),
             Notice::PeerRefused { peer, refusal: Refusal::OtherRun { .. } } => Some(Condition::Foreign(*peer)),
             Notice::PeerRefused { peer, .. } => Some(Condition::Refused(*peer)),
             Notice::TurnedAway { peer, .. } => Some(Condition::TurnedAway(*peer)),
@@ -244,7 +254,7 @@ impl Condition {
         match self {
             Condition::Alone => Some(format!("alone no more{took}{met}")),
             Condition::WaitingForModel => Some(format!("the model has come{took}{met}")),
-            Condition::Settling | Condition::Complete => None,
+            Condition::Settling | Condition::Complete | Condition::CompleteAtRest => None,
             _ if count == 1 => None,
             Condition::DriftsApart => Some(format!("the models drift apart no more{met} in {}", duration(lasted))),
             Condition::Foreign(peer) => Some(format!("{} takes part in this run now{met}", names.of(*peer))),

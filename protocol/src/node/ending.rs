@@ -165,7 +165,9 @@ impl Node {
         self.phase = Phase::Settling;
         self.final_exchanges_left = self.pairwise.final_exchanges();
         self.phase_deadline = Some(now + SETTLING_TIMEOUT);
-        self.outbox.notice(Notice::Settling);
+        if !self.is_resting {
+            self.outbox.notice(Notice::Settling);
+        }
     }
 
     /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all. Where somebody is there, what
@@ -218,7 +220,7 @@ impl Node {
         }
         self.phase = Phase::Completed;
         self.phase_deadline = None;
-        self.outbox.notice(Notice::RunCompleted);
+        self.outbox.notice(Notice::RunCompleted { is_resting: self.is_resting });
         self.outbox.push(TrainerOrder::Complete);
     }
 
