@@ -94,6 +94,20 @@ fn a_checkpoint_is_evaluated_in_parts(spec: &TransformerModel) {
     }
 }
 
+/// A joiner holds the model that it copies beside its engine, which has computed nothing yet.
+fn there_is_no_gradient_before_the_first_batch(spec: &TransformerModel) {
+    let manifest = RunManifest { model: spec.clone().into(), ..RunManifest::default() };
+    let made = || Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine");
+    // What threads keep for themselves is there.
+    drop(made());
+    let mut parameters = 0;
+    let held = peak_of(|| parameters = made().layout().parameters());
+    assert!(
+        held as f64 <= 1.1 * 3.0 * (4 * parameters) as f64,
+        "{held} bytes for {parameters} parameters and two moments"
+    );
+}
+
 /// Images stay bytes in their file until a batch of them is computed: as inputs those that are held out would be 31 MB here.
 fn images_that_are_held_out_stay_in_their_file() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -132,6 +146,7 @@ fn the_estimate_is_near_what_training_takes() {
     let qwen = TransformerModel { head_width: 64, key_value_heads: 2, head_norm: true, ..small.clone() };
     let qwen = TransformerModel { attention_bias: AttentionBias::All, ..qwen };
     a_checkpoint_is_evaluated_in_parts(&small);
+    there_is_no_gradient_before_the_first_batch(&deep);
     images_that_are_held_out_stay_in_their_file();
     let plain = TrainingOptions { kernels: Some(Kernels::Fused), ..TrainingOptions::default() };
     let composed = TrainingOptions { kernels: Some(Kernels::Composed), ..plain };

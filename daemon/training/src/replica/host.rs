@@ -25,6 +25,7 @@ pub(crate) struct HostReplica {
     /// What the model computes with: behind its own values ([`HostReplica::own`]) a copy of what another stage has, of which the
     /// gradient is here, but no moments.
     parameters: Vec<f32>,
+    /// Empty before the first batch: a joiner holds the model that it copies meanwhile.
     gradient: Vec<f32>,
     /// From the first batch of at least two examples on.
     second_lane: Option<Lane>,
@@ -57,7 +58,7 @@ impl HostReplica {
     ) -> HostReplica {
         parameters.resize(parameters.len() + model.copied(), 0.0);
         let optimizer = Optimizer::new(&optimizer, model.layout()).with_moments(in_8_bits);
-        let (gradient, moments) = (vec![0.0; parameters.len()], optimizer.moments());
+        let (gradient, moments) = (Vec::new(), optimizer.moments());
         HostReplica { model, parameters, gradient, second_lane: None, moments, steps: 0, optimizer, micro_batch }
     }
 
@@ -71,6 +72,7 @@ impl HostReplica {
     /// What computes a gradient, and what rests meanwhile.
     fn split(&mut self) -> (Computing<'_>, Resting<'_>) {
         let own = self.own();
+        self.gradient.resize(self.parameters.len(), 0.0);
         let HostReplica { model, parameters, gradient, second_lane, moments, micro_batch, optimizer, .. } = self;
         let tensors = 0..optimizer.tensors.len();
         let resting = Resting { parameters: &parameters[own], moments, optimizer, tensors };
@@ -213,6 +215,7 @@ impl Replica for HostReplica {
 
     fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
         let own = self.own();
+        self.gradient.resize(self.parameters.len(), 0.0);
         self.gradient[own].copy_from_slice(values);
         Ok(())
     }
