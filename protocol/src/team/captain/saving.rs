@@ -20,8 +20,14 @@ pub(super) struct Saving {
     /// What comes then; none where somebody leaves whose layers fit nowhere else.
     pub(super) cut: Option<Cut>,
     /// Of whom, by request.
-    copies: BTreeMap<u64, (PeerId, HeldLayers, InParts)>,
+    copies: BTreeMap<u64, Giving>,
+    /// Parts that the owner reads, by the number of the order, with their requests. It may be long busy with something else, so that a
+    /// helper is asked for the next part when it has read the one before.
+    read: BTreeMap<u64, (u64, Giving)>,
 }
+
+/// A helper, what it holds, and how far its state has come.
+type Giving = (PeerId, HeldLayers, InParts);
 
 impl Saving {
     pub(super) fn awaited(&self) -> Vec<(PeerId, Task, Time)> {
@@ -30,7 +36,8 @@ impl Saving {
 
     /// Whether a helper gives its state, or has a stage of the cut that comes.
     pub(super) fn concerns(&self, helper: PeerId) -> bool {
-        self.cut.as_ref().is_some_and(|cut| cut.has(helper)) || self.copies.values().any(|(giver, ..)| *giver == helper)
+        let mut givers = self.copies.values().chain(self.read.values().map(|(_, giving)| giving));
+        self.cut.as_ref().is_some_and(|cut| cut.has(helper)) || givers.any(|(giver, ..)| *giver == helper)
     }
 }
 
@@ -55,7 +62,7 @@ impl Captain {
                 self.save_part(helper, request, &held, &parts);
             }
         }
-        self.phase = Phase::Saving(Saving { cut, copies });
+        self.phase = Phase::Saving(Saving { cut, copies, read: BTreeMap::new() });
         self.end_saving(now);
     }
 
@@ -72,16 +79,22 @@ impl Captain {
             return false;
         }
         saving.copies.remove(&header.request);
-        let next = parts.next(now);
-        saving.copies.extend(next.map(|next| (header.request, (helper, held, next))));
+        saving.read.insert(self.next_number, (header.request, (helper, held, parts)));
         if let Some(known) = self.roster.get_mut(helper) {
             known.record(Task::Copy, now - parts.since);
         }
-        if let Some(next) = next {
-            self.save_part(helper, header.request, &held, &next);
-        }
         self.keep(helper, header.layers, header, payload.clone());
         true
+    }
+
+    /// The owner has read a part of a state.
+    pub(super) fn save_next_part(&mut self, now: Time, number: u64) {
+        let Phase::Saving(saving) = &mut self.phase else { return };
+        let Some((request, (helper, held, parts))) = saving.read.remove(&number) else { return };
+        if let Some(next) = parts.next(now) {
+            saving.copies.insert(request, (helper, held, next));
+            self.save_part(helper, request, &held, &next);
+        }
     }
 
     pub(super) fn end_saving(&mut self, now: Time) {
