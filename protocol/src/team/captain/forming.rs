@@ -1,5 +1,5 @@
-//! Which cut a team takes: helpers are gathered, and the fastest cut over them is chosen. And chosen anew where a helper is lost, comes
-//! or leaves.
+//! Which cut a team takes: helpers are gathered, and the fastest cut over them is chosen. And chosen anew where a helper is lost,
+//! comes or leaves.
 
 use std::collections::BTreeSet;
 

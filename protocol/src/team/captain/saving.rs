@@ -21,8 +21,8 @@ pub(super) struct Saving {
     pub(super) cut: Option<Cut>,
     /// Of whom, by request.
     copies: BTreeMap<u64, Giving>,
-    /// Parts that the owner reads, by the number of the order, with their requests. It may be long busy with something else, so that a
-    /// helper is asked for the next part when it has read the one before.
+    /// Parts that the owner reads, by the number of the order, with their requests. It may be long busy with something else, so that
+    /// a helper is asked for the next part when it has read the one before.
     read: BTreeMap<u64, (u64, Giving)>,
 }
 
