@@ -181,7 +181,7 @@ impl Membership {
 
     /// Those of them to whom more than messages gets through, and that have not taken leave.
     pub(crate) fn directly_connected(&self) -> impl Iterator<Item = PeerId> + '_ {
-        let is_there = |connection: &Connection| connection.is_direct && !connection.has_left;
+        let is_there = |connection: &Connection| connection.is_direct && !connection.has_left();
         self.connected().filter(move |peer| self.connections.get(*peer).is_some_and(is_there))
     }
 
@@ -229,7 +229,7 @@ impl Membership {
     }
 
     fn with_addresses(&self) -> impl Iterator<Item = (PeerId, &[Address])> {
-        let connected = self.connections.iter().filter(|(_, connection)| !connection.has_left);
+        let connected = self.connections.iter().filter(|(_, connection)| !connection.has_left());
         let connected = connected.map(|(peer, connection)| (peer, connection.addresses()));
         let others = self.view.members().map(|(peer, known)| (peer, &*known.addresses));
         connected.chain(others).filter(|(_, addresses)| !addresses.is_empty())
@@ -237,7 +237,7 @@ impl Membership {
 
     /// What is known of members that are connected or in the view; at most [`VIEW_MAX`].
     pub(crate) fn members(&self, now: Time) -> BTreeMap<PeerId, MemberView> {
-        let is_here = |connection: &Connection| connection.state != ConnectionState::Closing && !connection.has_left;
+        let is_here = |connection: &Connection| connection.state != ConnectionState::Closing && !connection.has_left();
         let connected = self.connections.iter().filter(|(_, connection)| is_here(connection));
         let connected = connected.map(|(peer, connection)| (peer, connection.shown(now)));
         let viewed = self.view.members().filter(|(_, known)| !known.is_too_old(now));
@@ -259,7 +259,7 @@ impl Membership {
     fn profiles(&self, now: Time) -> impl Iterator<Item = &Profile> {
         let here = |peer| {
             let connection = self.connections.get(peer);
-            connection.filter(|it| it.state != ConnectionState::Closing && !it.has_left)
+            connection.filter(|it| it.state != ConnectionState::Closing && !it.has_left())
         };
         let connected = self.connections.iter().filter_map(move |(peer, _)| Some(&here(peer)?.profile));
         let viewed = self.view.members().filter(move |(_, known)| !known.is_too_old(now));
@@ -280,7 +280,7 @@ impl Membership {
     /// run the next shuffle is too late.
     pub(crate) fn on_holding(&mut self, holding: Holding, out: &mut Outbox) {
         self.profile.holding = holding;
-        let is_here = |connection: &Connection| connection.state != ConnectionState::Closing && !connection.has_left;
+        let is_here = |connection: &Connection| connection.state != ConnectionState::Closing && !connection.has_left();
         for (peer, _) in self.connections.iter().filter(|(_, connection)| is_here(connection)) {
             out.send(peer, Message::Shuffle { peers: vec![self.describe_self()], wants_reply: false });
         }
@@ -354,7 +354,7 @@ impl Membership {
     pub(crate) fn on_disconnected(&mut self, now: Time, peer: PeerId, out: &mut Outbox) -> bool {
         self.lobby.remove(&peer);
         let Some(connection) = self.connections.remove(peer) else { return false };
-        let announced = connection.has_left;
+        let announced = connection.has_left();
         let lasted = now - connection.since >= CONNECTION_COUNTS_AFTER;
         self.dialing.on_disconnected(now, peer, (lasted, connection.is_pruned(now)), &mut self.random);
         if announced {
@@ -375,9 +375,9 @@ impl Membership {
     }
 
     /// A connected peer says that it leaves the swarm.
-    pub(crate) fn on_leave(&mut self, peer: PeerId) {
+    pub(crate) fn on_leave(&mut self, now: Time, peer: PeerId) {
         if let Some(connection) = self.connections.get_mut(peer) {
-            connection.has_left = true;
+            connection.leave(now);
         }
     }
 
@@ -395,15 +395,15 @@ impl Membership {
         self.search_at = now;
     }
 
-    /// A sign of life of a connected peer: a message or a transfer of any kind.
-    pub(crate) fn on_heard(&mut self, now: Time, peer: PeerId) {
-        self.connections.on_heard(now, peer);
+    /// A message of a connected peer. Returns whether it had taken leave, and is back.
+    pub(crate) fn on_heard(&mut self, now: Time, peer: PeerId) -> bool {
+        self.connections.on_heard(now, peer)
     }
 
     /// A connected peer has answered something that this node said, in time or late: it hears us, and is no suspect any
     /// more. Implies [`on_heard`](Self::on_heard).
-    pub(crate) fn on_answer(&mut self, now: Time, peer: PeerId) {
-        self.connections.on_answer(now, peer);
+    pub(crate) fn on_answer(&mut self, now: Time, peer: PeerId) -> bool {
+        self.connections.on_answer(now, peer)
     }
 
     /// A connected peer did not answer in time, be it a shuffle or a proposal. It is not asked again for a while that doubles with each silence, others

@@ -205,14 +205,9 @@ impl Node {
     fn dispatch(&mut self, now: Time, event: Event) {
         match event {
             Event::PeerConnected { peer, addresses } => {
-                if !self.membership.on_connected(now, peer, addresses, &mut self.outbox) {
-                    return;
+                if self.membership.on_connected(now, peer, addresses, &mut self.outbox) {
+                    self.on_present(now, peer);
                 }
-                self.joining.on_connected(now);
-                self.on_reachable(now, peer);
-                let is_back = self.on_sign_of_life(now, peer);
-                self.on_member_at_the_end(now, peer, is_back);
-                self.tell_scheme(peer);
             }
             Event::PeerDisconnected { peer } => self.on_disconnected(now, peer),
             Event::DialFailed { peer, addresses, reason } => {
@@ -284,11 +279,14 @@ impl Node {
             return;
         }
         let is_rejoining = self.is_rejoining();
-        match message {
+        let is_back = match message {
             Message::Accept(_) | Message::Reject(_) | Message::RefuseState { .. } => {
-                self.membership.on_answer(now, peer);
+                self.membership.on_answer(now, peer)
             }
             _ => self.membership.on_heard(now, peer),
+        };
+        if is_back {
+            self.on_present(now, peer);
         }
         self.on_sign_of_life(now, peer);
         let is_busy = self.is_busy_with(peer);
@@ -332,7 +330,7 @@ impl Node {
                 Ok(())
             }
             Message::Leave => {
-                self.membership.on_leave(peer);
+                self.membership.on_leave(now, peer);
                 self.joining.on_unable(peer);
                 if let Some(synchronous) = &mut self.synchronous {
                     synchronous.on_lost(now, peer, out);

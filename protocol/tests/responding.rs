@@ -342,6 +342,20 @@ fn starters_that_keep_their_codes_to_themselves_give_way_and_it_is_held_against_
     }
 }
 
+/// Our codes are read, and so slowly that they are never through.
+#[test]
+fn starters_that_read_our_codes_too_slowly_give_way() {
+    let mut responder = Responder::new();
+    for key in [1, 2] {
+        responder.meet(starter(key), Duration::from_millis(u32::MAX.into()));
+        reply(&responder.receive_steps(starter(key))).expect("our codes leave");
+    }
+    let seconds = [3, 4].map(|key| responder.seconds_until_a_place_is_free(starter(key)));
+    assert!((15..30).contains(&seconds[0]), "a slow line has time, and no more: {seconds:?}");
+    assert!(seconds[1] == 0, "{seconds:?}");
+    assert!(responder.node.status().offences.is_empty(), "a line may be as slow");
+}
+
 /// Nothing of it is ever read, and it is asked for without end.
 #[test]
 fn starters_that_break_our_codes_off_and_ask_for_them_again_give_way() {

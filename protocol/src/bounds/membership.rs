@@ -106,6 +106,10 @@ pub const RESERVE_MAX: usize = 32;
 /// A lost member is forgotten for good after this: a weekend.
 pub const RESERVE_KEPT: Duration = Duration::from_secs(48 * 3600);
 
+/// Who says something so long after it took leave is back: its process was killed before it had hung up, and another life of it
+/// came by a second connection. Words of before come within seconds, however they were held back (a guess).
+pub const LEAVE_OVER_AFTER: Duration = Duration::from_secs(20);
+
 /// Dials under way at once.
 pub const DIALS_MAX: usize = 4;
 

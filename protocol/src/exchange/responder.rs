@@ -215,6 +215,7 @@ impl Responder {
             deadline: now + timeout,
             received: None,
             reply: None,
+            reply_began: None,
             replied_at: None,
             news: None,
             stage: Stage::Expecting,
@@ -284,6 +285,7 @@ impl Responder {
         };
         incoming.reference = reference;
         incoming.reply = Some(Outbound::new(peer, TransferHeader::ReplyCodes { exchange: number }, codes, out));
+        incoming.reply_began = Some(now);
         incoming.stage = Stage::AwaitingCodes(scales, Circumstances { norm, ..about });
         incoming.merge_once_complete(now, (peer, number), averaging, out);
         Ok(())

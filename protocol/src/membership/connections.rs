@@ -33,8 +33,8 @@ pub(super) struct Connection {
     pub(super) since: Time,
     heard_at: Time,
     pub(super) state: ConnectionState,
-    /// It said that it leaves the swarm.
-    pub(super) has_left: bool,
+    /// When it said that it leaves the swarm, where it did.
+    left_at: Option<Time>,
     /// One of both sides has had enough connections: nobody is to blame for its end before then.
     excused_until: Time,
     /// Whether transfers reach it; through a relay only messages do.
@@ -73,7 +73,7 @@ impl Connection {
             since: now,
             heard_at: now,
             state: ConnectionState::Open,
-            has_left: false,
+            left_at: None,
             excused_until: now,
             is_direct: true,
             range: None,
@@ -119,9 +119,18 @@ impl Connection {
         self.state == ConnectionState::Open
     }
 
+    /// It says that it leaves the swarm.
+    pub(super) fn leave(&mut self, now: Time) {
+        self.left_at = Some(now);
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.left_at.is_some()
+    }
+
     /// Open, answers and stays.
     pub(super) fn is_healthy(&self, now: Time) -> bool {
-        self.is_open() && !self.has_left && self.suspect_until <= now
+        self.is_open() && !self.has_left() && self.suspect_until <= now
     }
 
     pub(super) fn is_suspect(&self) -> bool {
@@ -130,7 +139,7 @@ impl Connection {
 
     /// May be told to others.
     pub(super) fn is_tellable(&self, now: Time) -> bool {
-        let is_here = self.state != ConnectionState::Closing && !self.has_left && !self.is_suspect();
+        let is_here = self.state != ConnectionState::Closing && !self.has_left() && !self.is_suspect();
         is_here && !self.addresses.is_empty() && now - self.heard_at <= AGE_MAX
     }
 
@@ -150,12 +159,13 @@ impl Connection {
     }
 
     /// A sign of life. Where it had left a question unanswered, and nothing was heard of it since, it was out of reach: a connection
-    /// outlasts a cut of some twenty seconds.
-    fn on_heard(&mut self, now: Time) {
+    /// outlasts a cut of some twenty seconds. Returns whether it had taken leave, and is back.
+    fn on_heard(&mut self, now: Time) -> bool {
         if let Some(since) = self.silent_since.take().filter(|since| self.heard_at <= *since) {
             self.returned_after = self.returned_after.max(Some(now - since));
         }
         self.heard_at = now;
+        self.left_at.take_if(|at| now - *at >= LEAVE_OVER_AFTER).is_some()
     }
 
     /// Returns whether that was one silence too many.
@@ -265,15 +275,14 @@ impl Connections {
     /// Who may be asked for an exchange now.
     pub(super) fn partners(&self, now: Time) -> Vec<PeerId> {
         let may_be_asked = |connection: &Connection| {
-            let is_there = connection.is_healthy(now) && !connection.has_left;
-            is_there && connection.is_direct && connection.avoid_until <= now
+            connection.is_healthy(now) && connection.is_direct && connection.avoid_until <= now
         };
         self.members.iter().filter(|(_, connection)| may_be_asked(connection)).map(|(peer, _)| *peer).collect()
     }
 
     /// When the next one may be asked that may not be now.
     pub(super) fn next_partner_at(&self, now: Time) -> Option<Time> {
-        let stays = |connection: &&Connection| connection.is_open() && !connection.has_left && connection.is_direct;
+        let stays = |connection: &&Connection| connection.is_open() && !connection.has_left() && connection.is_direct;
         let waiting = self.members.values().filter(stays).map(|it| it.avoid_until.max(it.suspect_until));
         waiting.filter(|until| *until > now).min()
     }
@@ -284,20 +293,16 @@ impl Connections {
         }
     }
 
-    /// A sign of life, which need not mean that the peer hears us.
-    pub(super) fn on_heard(&mut self, now: Time, peer: PeerId) {
-        if let Some(connection) = self.members.get_mut(&peer) {
-            connection.on_heard(now);
-        }
+    /// A sign of life, which need not mean that the peer hears us. Returns whether it had taken leave, and is back.
+    pub(super) fn on_heard(&mut self, now: Time, peer: PeerId) -> bool {
+        self.members.get_mut(&peer).is_some_and(|connection| connection.on_heard(now))
     }
 
     /// The peer has answered a question, in time or late: messages pass in both directions.
-    pub(super) fn on_answer(&mut self, now: Time, peer: PeerId) {
-        if let Some(connection) = self.members.get_mut(&peer) {
-            connection.on_heard(now);
-            connection.silences = 0;
-            connection.suspect_until = now;
-        }
+    pub(super) fn on_answer(&mut self, now: Time, peer: PeerId) -> bool {
+        let Some(connection) = self.members.get_mut(&peer) else { return false };
+        (connection.silences, connection.suspect_until) = (0, now);
+        connection.on_heard(now)
     }
 
     /// Remembers a declared speed and returns the median of all of connected members and `own`.
@@ -369,7 +374,7 @@ mod tests {
     #[test]
     fn who_has_taken_leave_is_no_partner_until_its_connection_closes() {
         let mut connections = connected(2);
-        connections.get_mut(peer(0)).expect("connected").has_left = true;
+        connections.get_mut(peer(0)).expect("connected").leave(second(1));
         assert_eq!(connections.partners(second(2)), [peer(1)]);
     }
 

@@ -331,7 +331,7 @@ fn the_banned_are_cut_off_and_neither_dialed_nor_told_nor_let_in_until_the_end()
 #[test]
 fn a_leaver_is_not_learned_again_from_those_who_have_not_heard() {
     let mut setting = Setting::connected_to(2);
-    setting.membership.on_leave(peer(1));
+    setting.membership.on_leave(second(1), peer(1));
     assert_eq!(setting.membership.partners(second(1)), [peer(2)]);
     setting.disconnect(2, 1);
     // The second teller's clock is slower by a twentieth: for it, the leaver was there a moment ago.

@@ -71,6 +71,15 @@ impl Node {
         }
     }
 
+    /// A member has connected, or is back that had taken leave.
+    pub(super) fn on_present(&mut self, now: Time, peer: PeerId) {
+        self.joining.on_connected(now);
+        self.on_reachable(now, peer);
+        let is_back = self.on_sign_of_life(now, peer);
+        self.on_member_at_the_end(now, peer, is_back);
+        self.tell_scheme(peer);
+    }
+
     /// Draws the conclusions from an own exchange.
     fn on_ended(&mut self, now: Time, ended: Ended) {
         let Ended { partner, part, outcome, .. } = ended;
@@ -186,7 +195,7 @@ impl Node {
             }
             // An exchange that was under way when the model was replaced.
             Outcome::Merged { .. } => {}
-            Outcome::Rejected | Outcome::Unanswered | Outcome::BrokenOff => {
+            Outcome::Rejected | Outcome::Unanswered | Outcome::KeptWaiting | Outcome::BrokenOff => {
                 let is_refused = matches!(outcome, Outcome::Rejected);
                 self.joining.on_no_check(now, checker, is_refused, self.pairwise.probe_timeout());
             }

@@ -14,9 +14,11 @@
 mod band;
 mod batch;
 mod forming;
+mod loading;
 mod members;
 mod progress;
 mod roster;
+mod saving;
 mod states;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -36,9 +38,11 @@ use crate::numerics::StreamCodec;
 use crate::peer::PeerId;
 use crate::time::Time;
 use batch::Batch;
-use forming::{Loading, Saving, Waiting};
+use forming::Waiting;
+use loading::Loading;
 use members::Members;
 use roster::{Roster, Speed, Task};
+use saving::Saving;
 use states::{Checked, Copying, Writing};
 
 /// A captain. See the [module's documentation](super) for the contract.

@@ -27,6 +27,8 @@ struct Team {
     kept: BTreeMap<u32, u64>,
     /// Whose process ends in the middle of every batch.
     dies: Option<PeerId>,
+    /// Where the owner does not come to reading states: those that wait for it.
+    unread: Option<VecDeque<u64>>,
 }
 
 impl Team {
@@ -37,7 +39,8 @@ impl Team {
         let config = CaptainConfig { captain, copies_after_steps: false, helpers_wanted: 1, ..config };
         let captain = Captain::new(config, Time::ZERO);
         let (told, layers, revisions, kept) = (Vec::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut team = Team { captain, now: Time::ZERO, told, layers, epoch: 0, revisions, kept, dies: None };
+        let (dies, unread) = (None, None);
+        let mut team = Team { captain, now: Time::ZERO, told, layers, epoch: 0, revisions, kept, dies, unread };
         team.come(1, 4);
         team
     }
@@ -72,6 +75,10 @@ impl Team {
             CaptainEffect::Keep { number, layers, revision, .. } => {
                 self.kept.extend(layers.numbers().map(|layer| (layer, revision)));
                 self.told.push(format!("keep {}-{}", layers.first, layers.end));
+                if let Some(unread) = &mut self.unread {
+                    unread.push_back(number);
+                    return None;
+                }
                 CaptainEvent::Kept { number, result: Ok(()) }
             }
             CaptainEffect::Compute { work, .. } => {
@@ -212,6 +219,29 @@ fn a_helper_that_leaves_and_whose_layers_fit_nowhere_else_is_let_go_once_they_ar
     team.step(1);
     let counts = team.captain.status(team.now).counts;
     assert_eq!((counts.revisions_lost, counts.moments_lost), (0, 0), "its work is not lost");
+}
+
+/// The trainer computes something else: states of all layers piled up before it.
+#[test]
+fn a_helper_that_leaves_is_asked_for_the_next_state_when_the_one_before_is_read() {
+    let mut team = Team::new();
+    team.step(2);
+    team.unread = Some(VecDeque::new());
+    team.told();
+    team.say(1, TeamMessage::Leaving);
+    for layer in 0..4 {
+        // However long that takes: nobody waits for the helper.
+        team.now = team.now + Duration::from_secs(3600);
+        team.hear(CaptainEvent::TimePassed);
+        let told = team.told();
+        assert_eq!(told[told.len() - 2..], ["copy", "keep"].map(|what| format!("{what} {layer}-{}", layer + 1)));
+        assert_eq!(told.len(), if layer == 0 { 3 } else { 2 }, "{told:?}");
+        let unread = team.unread.as_mut().expect("it does not come to reading");
+        assert_eq!(unread.len(), 1, "one state is in memory at a time");
+        let number = unread.pop_front().expect("one");
+        team.hear(CaptainEvent::Kept { number, result: Ok(()) });
+    }
+    assert_eq!(team.told(), ["released", "waits"]);
 }
 
 /// While another one is gone.

@@ -38,6 +38,8 @@ pub(super) struct Incoming {
     pub(super) received: Option<Payload>,
     /// Our codes, once they are made; kept after the merge in case they get lost.
     pub(super) reply: Option<Outbound>,
+    /// When those were made; an absence is added here too.
+    pub(super) reply_began: Option<Time>,
     /// When those had arrived, or broke off, for the first time; an absence is added here too.
     pub(super) replied_at: Option<Time>,
     /// That we have merged.
@@ -97,6 +99,8 @@ impl Incoming {
                 let wait = (replied_at - self.since).saturating_mul(CODES_WAIT_FACTOR);
                 Some(replied_at + wait.max(timeout.limit()))
             }
+            // Ours are still on their way: who reads them slower than any line that exchanges are meant for gives way as well.
+            (Stage::AwaitingCodes(..), None) => self.reply_began.map(|began| began + timeout.initial()),
             _ => None,
         }
     }
@@ -104,6 +108,7 @@ impl Incoming {
     /// This node was not there for so long.
     pub(super) fn on_absence(&mut self, absence: Duration) {
         self.since = self.since + absence;
+        self.reply_began = self.reply_began.map(|at| at + absence);
         self.replied_at = self.replied_at.map(|at| at + absence);
     }
 

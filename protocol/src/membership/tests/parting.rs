@@ -94,6 +94,19 @@ fn who_asked_to_part_and_was_then_busy_misses_it_as_well() {
     assert_eq!(setting.membership.take_return(peer(1), away), Some(away));
 }
 
+/// Its process was killed before it had hung up, and its next life came by another connection beside the one that was dead: it
+/// counted as gone for as long as there was a connection.
+#[test]
+fn a_leaver_that_is_still_heard_of_long_after_is_back() {
+    let mut setting = Setting::connected_to(2);
+    setting.membership.on_leave(second(50), peer(1));
+    assert!(!setting.membership.on_heard(second(55), peer(1)), "a word of before, held back");
+    assert_eq!(setting.membership.partners(second(55)), [peer(2)]);
+    assert!(setting.membership.on_heard(second(50) + LEAVE_OVER_AFTER, peer(1)));
+    assert_eq!(setting.membership.partners(second(80)), [peer(1), peer(2)]);
+    assert!(!setting.membership.on_heard(second(81), peer(1)), "it is back once");
+}
+
 /// Connections outlast a cut of some twenty seconds: then nobody was told that the others had been away.
 #[test]
 fn who_left_a_question_unanswered_and_was_not_heard_since_has_been_away() {

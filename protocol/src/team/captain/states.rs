@@ -176,6 +176,7 @@ impl Captain {
                         self.kept[layer] = revision;
                     }
                 }
+                self.save_next_part(now, number);
             }
             Err(what) => {
                 if let Phase::Computing(batch) = &mut self.phase {
