@@ -392,7 +392,7 @@ impl Swarm<'_> {
     async fn stop(&self, children: &mut [Child], heard: &mut mpsc::Receiver<Line>, view: &View, signals: &mut Signals) {
         children.iter_mut().for_each(Child::stop);
         let deadline = tokio::time::Instant::now() + STOP_TIMEOUT;
-        let again = signals.second();
+        let again = signals.second(|| ());
         tokio::pin!(again);
         while children.iter().any(|child| !child.has_ended) {
             tokio::select! {

@@ -192,8 +192,12 @@ impl Remote {
         self.allowance.reason().map_or(Ok(()), |reason| Err(Trouble::Resting { place: place.to_owned(), reason }))
     }
 
-    /// Asks an interface, and again where it is busy.
+    /// Asks an interface, and again where it is busy; people are told where that takes a while.
     fn patiently(&self, place: &str, ask: impl Fn() -> Result<Answer, Trouble>) -> Result<Answer, Trouble> {
+        self.shown(&Progress::new(1, 0), place, || self.asked(place, ask))
+    }
+
+    fn asked(&self, place: &str, ask: impl Fn() -> Result<Answer, Trouble>) -> Result<Answer, Trouble> {
         let mut wait = FIRST_WAIT;
         for _ in 1..ASKED_MAX {
             self.may_ask(place)?;

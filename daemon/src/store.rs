@@ -30,7 +30,7 @@ use lock::Lock;
 pub use lock::is_in_use;
 pub use outline::Outline;
 pub use privacy::{PRIVACY_FILE, PrivacyLedger};
-pub use removal::{Removed, bytes_in, prune_local, remove};
+pub use removal::{Removed, bytes_in, left_by_a_start, prune_local, remove};
 pub use running::{Announcement, RunningDaemon};
 pub use runs::{Run, remember};
 pub(crate) use series::{COMPARISON_FILE, FILE as SERIES_FILE, Series};

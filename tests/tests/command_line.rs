@@ -1,9 +1,9 @@
 //! What a user sees when something is wrong: the thing, the remedy, an exit code. Snapshots of whole messages.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use murmur_tests::{Daemon, TINY_RUN, end_of, folder, murmur, output_of, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, end_of, folder, murmur, output_of, run, text, wait_until, write_run};
 
 use crate::MURMUR;
 use crate::place::Place;
@@ -196,6 +196,41 @@ fn a_corrupt_identity_is_not_replaced() {
     assert!(message.contains("…/data/identity.key"), "{message}");
     assert!(message.contains("hint: restore the file from a backup, or delete it"), "{message}");
     assert_eq!(std::fs::read(data.join("identity.key")).expect("still there"), b"not a key");
+}
+
+#[test]
+fn a_service_for_a_folder_that_is_not_there_is_refused_unless_its_run_is_named() {
+    let folder = folder();
+    let (node, run_file) = (folder.path().join("node"), write_run(folder.path(), TINY_RUN));
+    let (code, message) = failure(folder.path(), &["service", "--data-dir", text(&node)]);
+    assert!(code == 5 && message.contains("there is no folder …/node"), "{message}");
+    assert!(message.contains("hint: ") && message.contains("--ticket TICKET") && !node.exists(), "{message}");
+    let founds = run(MURMUR, &["service", "--data-dir", text(&node), "--run", text(&run_file)]);
+    assert!(founds.status.success() && node.exists(), "{founds:?}");
+}
+
+/// Its folder is one among those for temporary files, and nobody else removes it.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_bench_leaves_no_folder() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let (run_file, python, place) =
+        (write_run(folder.path(), TINY_RUN), folder.path().join("python"), folder.path().join("tmp"));
+    std::fs::create_dir(&place).expect("made");
+    std::fs::write(&python, "#!/bin/sh\ntouch \"$0.started\"\ncat > \"$0.told\"\n").expect("written");
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("set");
+    let mut bench = murmur(MURMUR);
+    bench.args(["bench", text(&run_file), "--steps", "1", "--python", text(&python)]).env("TMPDIR", &place);
+    bench.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let bench = bench.spawn().expect("the program starts");
+    let folders = || std::fs::read_dir(&place).expect("there").count();
+    wait_until("PyTorch is started", || folder.path().join("python.started").exists());
+    assert_eq!(folders(), 1);
+    let killed = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().expect("kill is there");
+    assert!(killed.success());
+    let ended = end_of(bench);
+    assert_eq!((ended.status.code(), folders()), (Some(130), 0), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
 #[test]

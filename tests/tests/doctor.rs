@@ -25,6 +25,9 @@ fn doctor_told(folder: &Path, listen: &str, more: &[&str], line: &str) -> (i32, 
     let input = folder.join("input");
     std::fs::write(&input, format!("{line}\n")).expect("written");
     let mut command = murmur(MURMUR);
+    if more.contains(&"--run") {
+        command.env("MURMUR_BOOTSTRAP", "/ip4/192.0.2.7/tcp/4711"); // who is not asked then
+    }
     command.args(arguments).stdin(File::open(input).expect("there")).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = end_of(command.spawn().expect("the program starts"));
     assert!(!data.exists(), "a doctor leaves nothing behind");
@@ -88,6 +91,20 @@ fn a_folder_of_another_run_stands_in_the_way_as_it_does_for_a_start() {
     }
     let (code, told) = asked("doctor", place.run_file());
     assert_eq!(code, Some(0), "its own run: {told}");
+}
+
+#[test]
+fn a_run_that_is_over_is_nothing_to_take_part_in() {
+    let place = Place::new(&TINY_RUN.replace("total_steps = 100000\n", "total_steps = 20\n"));
+    let founder = place.start("founder", &[]);
+    founder.wait_for("the end of the run", |report| report.phase == "completed");
+    let (code, report) = doctor(place.path(), "/ip4/127.0.0.1/tcp/0", &[&founder.ticket()]);
+    assert_eq!((code, report["verdict"]["fit"].as_bool()), (1, Some(false)), "{report}");
+    let run = finding(&report, "run");
+    assert!(run["health"] == "problem", "{run}");
+    let says = |key: &str, words: &str| run[key].as_str().is_some_and(|text| text.contains(words));
+    assert!(says("text", "this run is over") && says("fix", "copies the finished model"), "{run}");
+    founder.stop();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use murmur_tests::{TINY_RUN, end_of, murmur, output_of, wait_until, write_run};
+use murmur_tests::{TINY_RUN, end_of, murmur, output_of, text, wait_until, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
@@ -242,7 +242,16 @@ fn a_second_daemon_on_one_machine_takes_the_next_ports_and_a_directory_of_its_ow
     let member = machine.home.path().join("murmur/tiny-2");
     let (code, _, errors) = machine.run(&["start", "--closed", "--data-dir", member.to_str().expect("UTF-8")]);
     assert!(code == 3 && errors.contains("--closed would part this node from it"), "{errors}");
-    assert!(!member.join("membership.secret").exists(), "and no secret is drawn");
+    let founder = machine.home.path().join("murmur/tiny");
+    let secret = machine.home.path().join("secret");
+    std::fs::write(&secret, "ab".repeat(32)).expect("written");
+    for (option, more) in [("--closed", None), ("--secret-file", Some(text(&secret)))] {
+        let arguments = ["start", "--data-dir", text(&founder), option].into_iter().chain(more);
+        let (code, _, errors) = machine.run(&arguments.collect::<Vec<_>>());
+        assert!(code == 3 && errors.contains(&format!("{option} would cut off its members")), "{errors}");
+    }
+    let is_closed = |node: &Path| node.join("membership.secret").exists();
+    assert!(!is_closed(&member) && !is_closed(&founder), "and no secret is drawn");
 }
 
 #[test]
@@ -288,6 +297,11 @@ fn shells_and_man_take_what_is_written_for_them() {
     assert!(page.contains("quiet\\-hours") && pages.join("murmur-sim-run.1").exists(), "{page}");
     let synopsis = page.lines().skip_while(|line| *line != ".SH SYNOPSIS").nth(1);
     assert_eq!(synopsis, Some("\\fBmurmur start\\fR [OPTIONS] [RUN]"), "not every option");
+    let title = format!(".TH murmur-start 1 \"\" \"murmur {}\" \"Murmuration\"", env!("CARGO_PKG_VERSION"));
+    assert!(page.lines().any(|line| line == title), "no date, and then the version: {page}");
+    let (options, arguments) = page.split_once(".SH ARGUMENTS").expect("a section of their own");
+    let is_run = |text: &str| text.contains("[\\fIRUN\\fR]");
+    assert!(is_run(arguments) && !is_run(options), "{page}");
     for page in ["murmur.1", "murmur-start.1", "murmur-sim-run.1"] {
         assert_ne!(takes("mandoc", &["-T", "lint", "-W", "error"], &pages.join(page)), Some(false), "{page}");
     }

@@ -5,6 +5,7 @@ mod counterparts;
 mod hub;
 mod of_runs;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -193,6 +194,24 @@ fn a_broken_connection_goes_on_where_it_broke_and_a_second_start_loads_nothing()
     let traffic = std::fs::read_to_string(bench.path("node/traffic.json")).expect("counted");
     let counted: serde_json::Value = serde_json::from_str(&traffic).expect("JSON");
     assert!(counted["bytes"].as_u64() >= Some(300_000), "what is loaded counts in the node's day: {traffic}");
+}
+
+#[test]
+fn a_server_that_is_gone_in_the_middle_is_told_within_some_seconds() {
+    let store = Store {
+        files: [("/book.txt".to_owned(), book(300_000))].into(),
+        has_validators: true,
+        faults: [vec![Fault::Cut(100_000)], vec![Fault::Status(503); 20]].concat(),
+        ..Store::default()
+    };
+    let bench = Bench::new(store);
+    let mut start = bench.start(&["--data", &bench.place("/book.txt")]);
+    let mut process = start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
+    let lines = BufReader::new(process.stderr.take().expect("it was piped")).lines();
+    let told = lines.map_while(Result::ok).find(|line| line.contains("nothing has come"));
+    process.kill().and_then(|()| process.wait()).expect("it can be ended");
+    let told = told.expect("it is told, and not only that it is given up");
+    assert!(told.contains("33 %, ") && told.contains(": it answers 503 Service Unavailable; tried for "), "{told}");
 }
 
 #[test]

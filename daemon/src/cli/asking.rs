@@ -80,8 +80,8 @@ pub struct IdOptions {
     pub format: Console,
 }
 
-/// Refuses a command line that names a daemon twice, by its run and by its address: one of them would be ignored. An address
-/// from the environment is for where no run is typed.
+/// Refuses a command line that names a daemon twice, by its run and by its address, or has `doctor` look at a run file and at a
+/// swarm: one of them would be ignored. An address from the environment is for where no run is typed.
 ///
 /// # Errors
 /// When both are typed.
@@ -91,8 +91,9 @@ pub(super) fn refuse_two_places(command: &mut clap::Command, matches: &ArgMatche
         let is_known = typed.try_contains_id(id).unwrap_or(false);
         is_known && typed.value_source(id) == Some(ValueSource::CommandLine)
     };
+    let address = if name == "doctor" { "bootstrap" } else { "address" };
     let Some(place) = ["run", "data_dir"].into_iter().find(|place| is_typed(place)) else { return Ok(()) };
-    if !is_typed("address") {
+    if !is_typed(address) {
         return Ok(());
     }
     command.build();
@@ -101,7 +102,7 @@ pub(super) fn refuse_two_places(command: &mut clap::Command, matches: &ArgMatche
         let argument = command.get_arguments().find(|argument| argument.get_id() == id);
         argument.expect("an argument that was typed").to_string()
     };
-    let message = format!("the argument '{}' cannot be used with '{}'", shown("address"), shown(place));
+    let message = format!("the argument '{}' cannot be used with '{}'", shown(address), shown(place));
     Err(command.error(clap::error::ErrorKind::ArgumentConflict, message))
 }
 

@@ -155,7 +155,7 @@ Examples:
 pub(super) const SERVICE: &str = "\
 Examples:
   mkdir -p ~/.config/systemd/user
-  murmur service --data-dir ~/murmur > ~/.config/systemd/user/murmur.service
+  murmur service --data-dir ~/murmur --run run.toml > ~/.config/systemd/user/murmur.service
   systemctl --user daemon-reload && systemctl --user enable --now murmur
   loginctl enable-linger    # so that it runs while nobody is logged in";
 

@@ -53,9 +53,9 @@ pub struct JoinOptions {
 pub struct DoctorOptions {
     /// The swarm to ask; - reads its ticket from standard input. Without it (and --bootstrap) only this machine is looked at.
     pub ticket: Option<String>,
-    /// The run file to look at instead of a swarm's run; not read where the node file names a swarm (network.bootstrap) [default:
-    /// as `start` has it].
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["ticket", "bootstrap"], help_heading = TRAINING)]
+    /// The run file to look at instead of a swarm's run, also where the environment or the node file names a swarm (network.bootstrap)
+    /// [default: as `start` has it].
+    #[arg(long, value_name = "FILE", conflicts_with = "ticket", help_heading = TRAINING)]
     pub run: Option<PathBuf>,
     /// What `murmur statistics` has written of other members' tables, as `start` takes it.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "ticket", help_heading = DATA)]

@@ -50,7 +50,7 @@ pub struct LogsOptions {
 /// Options of `service`.
 #[derive(Debug, Args)]
 pub struct ServiceOptions {
-    /// Folder of the node, made where it is missing.
+    /// Folder of the node; with --run or --ticket it is made where it is missing.
     #[arg(long, value_name = "FOLDER")]
     pub data_dir: PathBuf,
     /// The run file to found a swarm with [default: what the folder belongs to, else the built-in stories].

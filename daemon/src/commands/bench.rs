@@ -168,6 +168,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
     let processor = processor().filter(|_| device.is_cpu());
     let forces_mkl = processor.as_ref().is_some_and(|(_, maker)| maker != "GenuineIntel");
     if let Some(python) = &options.python {
+        workplace.remove_when_interrupted()?;
         // They load and compile at the same time.
         let start = |way: Way| {
             note(&format!("starting PyTorch, {}", way.name));

@@ -282,7 +282,7 @@ pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)
             daemons
         }
     };
-    found.sort_by_key(|(directory, daemon)| (std::cmp::Reverse(daemon.started_unix), directory.clone()));
+    found.sort_by_key(|(directory, daemon)| (std::cmp::Reverse(daemon.started()), directory.clone()));
     Ok(found)
 }
 

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::join::{self, Reached};
 use super::node;
-use super::start::{completed_before, directory_of, run_of};
+use super::start::{directory_of, run_to_start};
 use crate::cli::DoctorOptions;
 use crate::console::{Console, note, print_fitted, print_line, quoted};
 use crate::daemon::network_config;
@@ -58,6 +58,9 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             .hint(format!("a run file goes after --run: murmur doctor --run {}", quoted(Path::new(file))))
             .into());
     }
+    if options.run.is_some() {
+        settings.network.bootstrap.clear(); // of the environment or the node file
+    }
     let mut destination = join::destination(options.ticket.as_deref(), &settings)?;
     let (manifest, found) = match destination.bootstrap.is_empty() {
         true => {
@@ -86,7 +89,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, secret)?;
             let seconds = doctor::WATCHING.as_secs();
             tell(&format!("watching    the swarm of {} for {seconds} s, as a joiner meets it", manifest.run.name));
-            let asking = doctor::ask_swarm(config, parameters, &destination.bootstrap, &mut findings);
+            let asking = doctor::ask_swarm(config, (&manifest, parameters), &destination.bootstrap, &mut findings);
             let found: Option<Found> = runtime.block_on(asking);
             (manifest, found)
         }
@@ -195,17 +198,16 @@ fn show(finding: &Finding) {
 
 /// The run that this machine would found or resume; what of it is remote is loaded.
 fn own_run(options: &DoctorOptions, settings: &mut NodeSettings) -> Result<RunManifest, Failure> {
-    let manifest = match &options.run {
-        Some(path) => completed_before(crate::settings::load_run_manifest(path)?, settings),
-        None => run_of(&settings.checkpoint.directory)?.unwrap_or_else(|| built_in_run(settings)),
-    };
+    let (mut manifest, is_built_in) = run_to_start(options.run.as_deref(), settings)?;
     let allowance = Allowance::capped(&settings.limits);
     remote::bring(settings, &manifest, true, allowance)?;
+    if is_built_in {
+        manifest = built_in_run(settings); // its base is on this machine now
+    }
     base_model::take_tokenizer(settings, &manifest)?;
-    let manifest = match &options.run {
-        Some(_) => base_model::described(remote::describe(manifest, settings)?, settings)?,
-        None => manifest,
-    };
+    if is_built_in || options.run.is_some() {
+        manifest = base_model::described(remote::describe(manifest, settings)?, settings)?;
+    }
     check_statistics(&options.statistics)?;
     // As `murmur start` would found it; where that cannot be private, a finding says so.
     let place = DataPlace {

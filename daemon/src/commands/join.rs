@@ -132,6 +132,9 @@ pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
         return Err(nowhere_to_go().into());
     }
     let run = destination.credentials.as_ref().map(|credentials| credentials.run);
+    if run.is_none() {
+        check_ticket_needed(&settings)?;
+    }
     let known = |Reached { manifest, secret, .. }, settings: &NodeSettings| {
         check_openness(settings, secret.as_ref()).map(|()| (manifest, secret))
     };
@@ -159,6 +162,22 @@ pub(super) fn run(mut options: JoinOptions) -> anyhow::Result<()> {
     let entry =
         Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, base, loaded, stay };
     node::run(manifest, settings, directory, (entry, secret), &options.node)
+}
+
+/// Who knows an address alone is told open runs alone: a secret proves nothing for a run that is not known.
+fn check_ticket_needed(settings: &NodeSettings) -> Result<(), Failure> {
+    let NetworkSettings { closed, secret_file, .. } = &settings.network;
+    let (option, hint) = match (secret_file.as_os_str().is_empty(), closed) {
+        (false, _) => {
+            ("--secret-file", "the ticket may be one without a secret: murmur join TICKET --secret-file FILE")
+        }
+        (true, true) => {
+            ("--closed", "`murmur ticket` prints it on a member's machine; an open run is joined without --closed")
+        }
+        (true, false) => return Ok(()),
+    };
+    let message = format!("{option} is for a closed run, and who joins one needs its ticket");
+    Err(Failure::new(ExitCode::Settings, message).hint(hint))
 }
 
 /// A run that a member tells without a secret is open: a node with one of its own would reach nobody.

@@ -6,11 +6,12 @@ use super::client;
 use crate::cli::RemoveOptions;
 use crate::console::{human_bytes, note, print_line};
 use crate::failure::{ExitCode, Failure};
-use crate::store::{Run, bytes_in, remove};
+use crate::store::{Run, bytes_in, left_by_a_start, remove};
 
 pub(super) fn run(options: &RemoveOptions) -> anyhow::Result<()> {
     // Several may have one name in their run files: what is deleted is named as `murmur list` shows it.
-    let run = Run::in_folder(&options.run).ok_or_else(|| client::no_run(&options.run))?;
+    let run = Run::in_folder(&options.run).or_else(|| left_by_a_start(&options.run));
+    let run = run.ok_or_else(|| client::no_run(&options.run))?;
     if run.is_in_use() {
         return Err(in_use(&run).into());
     }

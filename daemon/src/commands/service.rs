@@ -17,6 +17,12 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     let absolute = |path: &Path| std::path::absolute(path);
     let directory = absolute(&options.data_dir)?;
     let Checked { ticket, run, node: settings } = check(options)?;
+    if ticket.is_none() && run.is_none() && !directory.exists() {
+        let message = format!("there is no folder {}, nor is it said which run is to begin there", directory.display());
+        let hint = "is its name right? `murmur list` shows the runs of this machine; --run FILE founds one in a new folder, \
+                    --ticket TICKET joins one";
+        return Err(Failure::new(ExitCode::Files, message).hint(hint).into());
+    }
     let manifest = run.or_else(|| DataDirectory::claimed_manifest(&directory)).unwrap_or_default();
     refuse_without_files(&manifest, &settings)?;
     let user = options.system.as_deref().map(Account::of).transpose()?;

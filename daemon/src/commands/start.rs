@@ -14,7 +14,7 @@ use crate::daemon::{AskedLength, Entry};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
 use crate::remote;
-use crate::settings::{NodeSettings, load_run_manifest};
+use crate::settings::{NetworkSettings, NodeSettings, load_run_manifest};
 use crate::setup::base_model;
 use crate::setup::corpus::{built_in_run, check_statistics, corpus_failure};
 use crate::setup::privacy;
@@ -25,17 +25,16 @@ use crate::team;
 pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let mut settings = node::settings(&options.node)?;
     let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
-    let manifest = match &options.run {
-        Some(path) => completed_before(load_run_manifest(path)?, &settings),
-        // A node that has joined resumes with its data directory alone.
-        None => run_of(&settings.checkpoint.directory)?.unwrap_or_else(|| built_in_run(&settings)),
-    };
+    let (mut manifest, is_built_in) = run_to_start(options.run.as_deref(), &settings)?;
     team::captain::check(&manifest, &settings)?;
     // Before anything is asked of a founder that would be of no use.
     if settings.privacy.is_on() {
         privacy::check_run(&manifest, &settings)?;
     }
     let brought = node::bring(&mut settings, &manifest, Coming::Founds)?;
+    if is_built_in {
+        manifest = built_in_run(&settings); // its base is on this machine now
+    }
     base_model::take_tokenizer(&mut settings, &manifest)?;
     let (manifest, base) = base_model::found(remote::describe(manifest, &settings)?, &settings)?;
     check_statistics(&options.statistics)?;
@@ -54,16 +53,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     // Killed before its first checkpoint, a member has no model; to found the run once more would be a fork of it.
     let is_member =
         DataDirectory::claimed_manifest(directory.root()).is_some() && !manifest.run.founder.is_empty() && !is_founder;
-    let has_secret = directory.is_closed() || !settings.network.secret_file.as_os_str().is_empty();
-    if settings.network.closed && !is_founder && !has_secret {
-        let message = format!(
-            "{} belongs to an open run that another node has founded: --closed would part this node from it",
-            directory.root().display()
-        );
-        let hint =
-            "leave --closed out to go on in that run; for one of your own take another --data-dir, or another run.name";
-        return Err(Failure::new(ExitCode::Settings, message).hint(hint).into());
-    }
+    check_openness(&settings, &directory, is_founder)?;
     let joins = !bootstrap.is_empty() || (is_member && !options.begin_anew);
     if (options.hours.is_some() || options.tokens.is_some()) && !is_founder {
         let message = "--hours and --tokens are for a run that this node founds, and another one has founded this run";
@@ -76,11 +66,48 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     node::run(manifest, settings, directory, (entry, None), &options.node)
 }
 
+/// The run that a node would found or resume, and whether it is the built-in one, to be begun. A node that has joined resumes with its
+/// data directory alone.
+///
+/// # Errors
+/// When its file cannot be read, or is none.
+pub(super) fn run_to_start(run: Option<&Path>, settings: &NodeSettings) -> Result<(RunManifest, bool), Failure> {
+    if let Some(path) = run {
+        return Ok((completed_before(load_run_manifest(path)?, settings), false));
+    }
+    let begun = run_of(&settings.checkpoint.directory)?;
+    let is_built_in = begun.is_none();
+    Ok((begun.unwrap_or_else(|| built_in_run(settings)), is_built_in))
+}
+
+/// Who has a secret and goes on in an open run is parted from its members, who have none.
+fn check_openness(settings: &NodeSettings, directory: &DataDirectory, is_founder: bool) -> Result<(), Failure> {
+    let NetworkSettings { closed, secret_file, .. } = &settings.network;
+    let has_file = !secret_file.as_os_str().is_empty();
+    let has_begun = DataDirectory::claimed_manifest(directory.root()).is_some();
+    // Of a run that has not begun here, its founder decides, and a secret in a file may be its.
+    if directory.is_closed() || !(*closed || has_file) || (!has_begun && (is_founder || has_file)) {
+        return Ok(());
+    }
+    let (option, root) = (if *closed { "--closed" } else { "--secret-file" }, directory.root().display());
+    let message = match is_founder {
+        true => format!("the run in {root} has begun open: {option} would cut off its members"),
+        false => {
+            format!(
+                "{root} belongs to an open run that another node has founded: {option} would part this node from it"
+            )
+        }
+    };
+    Err(Failure::new(ExitCode::Settings, message).hint(format!(
+        "leave {option} out to go on in that run; for a closed one take another --data-dir, or another run.name"
+    )))
+}
+
 /// The run of a data directory, or `None` where it is new, or none is given.
 ///
 /// # Errors
 /// When its run file cannot be used, or is missing beside checkpoints.
-pub(super) fn run_of(directory: &Path) -> Result<Option<RunManifest>, Failure> {
+fn run_of(directory: &Path) -> Result<Option<RunManifest>, Failure> {
     if directory.as_os_str().is_empty() {
         return Ok(None);
     }
@@ -125,7 +152,7 @@ pub(super) fn directory_of(manifest: &RunManifest, settings: &NodeSettings) -> P
 
 /// A run file as it was completed when its run began in this node's data directory, where no data is given that would complete it: a
 /// run that is over needs none.
-pub(super) fn completed_before(manifest: RunManifest, settings: &NodeSettings) -> RunManifest {
+fn completed_before(manifest: RunManifest, settings: &NodeSettings) -> RunManifest {
     let directory = directory_of(&manifest, settings);
     let is_found =
         |difference: &String| difference.split_once(": ").is_some_and(|(field, _)| FOUND_IN_DATA.contains(&field));

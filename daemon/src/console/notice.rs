@@ -48,12 +48,6 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::PeerRefused { peer, refusal: Refusal::OtherRun { differences, .. } } if is_founder(differences) => {
             plain(format!("{} is left alone: it takes part in another founder's run of the same name", name(peer)))
         }
-        Notice::PeerRefused { peer, refusal: Refusal::OtherRun { differences, .. } }
-            if run_names(differences).is_some() =>
-        {
-            let names = run_names(differences).unwrap_or_default();
-            plain(foreign(&format!("{} is left alone: it takes part in another run ({names})", name(peer))))
-        }
         // A node of another run of this network greets like a member without a ticket.
         Notice::PeerRefused { peer, refusal: Refusal::Stranger } => plain(format!(
             "{} is left alone: it is of another run, or has no ticket of this closed one (`murmur ticket` prints one)",
@@ -64,8 +58,12 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             "{} is left alone: its run is closed; if it is this one, join with a ticket (`murmur ticket` there prints one)",
             name(peer)
         )),
-        Notice::PeerRefused { peer, refusal: refusal @ Refusal::OtherRun { .. } } => {
-            plain(foreign(&format!("{} is left alone: it {refusal}", name(peer))))
+        Notice::PeerRefused { peer, refusal: refusal @ Refusal::OtherRun { differences, .. } } => {
+            let what = match run_names(differences) {
+                Some(names) => format!("takes part in another run ({names})"),
+                None => refusal.to_string(),
+            };
+            plain(foreign(&format!("{} is left alone: it {what}", name(peer))))
         }
         Notice::PeerRefused { peer, refusal: Refusal::Silent } => plain(format!("{} {}", name(peer), Refusal::Silent)),
         Notice::PeerRefused { peer, refusal } => {

@@ -1,6 +1,6 @@
 //! What the founder's daemon does for `murmur finish`: signs the order and hands it to the core, which spreads it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use murmur_network::{Keypair, peer_id};
@@ -80,6 +80,8 @@ pub struct Finisher {
     /// A run ends after a multiple of so many steps.
     round: f64,
     reports: watch::Receiver<NodeReport>,
+    /// Where the run ends by the last order from here: a report is a second old. Shared by all copies, locked for an instruction.
+    ordered: Arc<Mutex<Option<f64>>>,
     /// The serial of the newest order that the core knows.
     known: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
     events: mpsc::Sender<Event>,
@@ -100,6 +102,7 @@ impl Finisher {
             run: manifest.run_id(),
             round: manifest.synchronous.steps_of_a_round() as f64,
             reports,
+            ordered: Arc::default(),
             known: Arc::new(known),
             events,
         }
@@ -147,7 +150,8 @@ impl Finisher {
         let order = FinishOrder::sign(self.run, serial, ending, |bytes| sign(bytes).ok_or(NotFinished::NotFounder))?;
         self.events.send(Event::FinishOrdered { order }).await.map_err(|_| NotFinished::Ended)?;
         let seconds = steps_per_second(report).map(|pace| steps / pace);
-        Ok(Finishing { ending, seconds, before: report.ends_at })
+        let ordered = self.ordered.lock().unwrap_or_else(PoisonError::into_inner).replace(until);
+        Ok(Finishing { ending, seconds, before: ordered.or(report.ends_at) })
     }
 }
 
@@ -233,6 +237,21 @@ mod tests {
         for seconds in [None, Some(60.0)] {
             assert_eq!(finisher.finish(FinishWish { seconds }).await.err(), Some(NotFinished::Complete));
         }
+    }
+
+    /// Both come before the next report.
+    #[tokio::test]
+    async fn a_second_order_within_a_second_says_which_end_it_replaces() {
+        let founder = Keypair::generate_ed25519();
+        let mut manifest = RunManifest::default();
+        manifest.run.founder = peer_id(&founder).to_string();
+        let report = NodeReport { steps: 100, progress: 100.0, ends_at: Some(900.0), ..NodeReport::default() };
+        let (_reports, view) = watch::channel(report);
+        let (events, _ordered) = mpsc::channel(2);
+        let finisher = Finisher::new(&founder, &manifest, view, || None, events);
+        let first = finisher.finish(FinishWish::default()).await.expect("an order");
+        let second = finisher.clone().finish(FinishWish::default()).await.expect("another one");
+        assert_eq!((first.before, second.before), (Some(900.0), Some(first.ending.until)));
     }
 
     #[tokio::test]

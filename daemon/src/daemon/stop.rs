@@ -24,21 +24,16 @@ pub(super) async fn watch_for_stop(
 ) {
     let mut stdin_closed = end_of_stdin(until_stdin_closes);
     let over = move |view: &TrainingView| view.failure.is_some() || (exits && view.completed);
-    let (why, is_signal) = tokio::select! {
-        () = signals.first() => (Some("leaving the swarm (once more to end at once)".to_owned()), true),
-        why = stay => (Some(format!("leaving the swarm: {why}")), false),
-        _ = stdin_closed.recv(), if until_stdin_closes => (None, false),
-        _ = training.wait_for(over) => (None, false),
+    let why = tokio::select! {
+        () = signals.first() => Some("leaving the swarm (once more to end at once)".to_owned()),
+        why = stay => Some(format!("leaving the swarm: {why}")),
+        _ = stdin_closed.recv(), if until_stdin_closes => None,
+        _ = training.wait_for(over) => None,
     };
     // Before a word of it: nobody may be reading.
     let _ = stop.send(true);
     why.iter().for_each(|why| note(why));
-    if !is_signal {
-        // A machine that shuts down after its notice says so to every process.
-        signals.first().await;
-        note("leaving the swarm already (once more to end at once)");
-    }
-    signals.second().await;
+    signals.second(|| note("leaving the swarm already (once more to end at once)")).await;
     note("warning: ended without leaving; the last checkpoint stays");
     settle_within(AT_ONCE);
     std::process::exit(ExitCode::Interrupted as i32);
@@ -50,6 +45,6 @@ pub(crate) async fn watch_for_end(signals: Signals, stop: watch::Sender<bool>, u
     let mut signals = signals.or_end_of_stdin(until_stdin_closes);
     signals.first().await;
     let _ = stop.send(true);
-    signals.second().await;
+    signals.second(|| ()).await;
     std::process::exit(ExitCode::Interrupted as i32);
 }

@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use murmur_network::{Network, NetworkConfig, ReachabilityState};
 use murmur_protocol::NetworkOrder;
-use murmur_protocol::bounds::{STATE_CHUNK_VALUES, STATE_PART_CHUNKS_MAX, state_bytes};
-use murmur_protocol::message::{Chunks, Message, Reject, RejectReason};
-use murmur_protocol::{Bootstrap, Event, PeerId};
+use murmur_protocol::bounds::{PROGRESS_MAX, STATE_CHUNK_VALUES, STATE_PART_CHUNKS_MAX, state_bytes};
+use murmur_protocol::finish::{FinishOrder, RunEnd};
+use murmur_protocol::message::{Chunks, Message, Reject, RejectReason, TransferHeader};
+use murmur_protocol::{Bootstrap, Event, PeerId, RunManifest};
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout};
 
 use super::Finding;
-use crate::console::figures::megabits;
+use crate::console::figures::{count, megabits};
 use crate::console::{ReachabilityReport, counted, human_bytes};
 use crate::daemon::ports;
 
@@ -52,7 +53,7 @@ impl Found {
 /// Connects to the members at `bootstrap` and watches for a while.
 pub async fn ask_swarm(
     config: NetworkConfig,
-    parameters: usize,
+    (manifest, parameters): (&RunManifest, usize),
     bootstrap: &[Bootstrap],
     findings: &mut Vec<Finding>,
 ) -> Option<Found> {
@@ -62,7 +63,7 @@ pub async fn ask_swarm(
         let order = NetworkOrder::Dial { peer: entry.peer, addresses: vec![entry.address.clone()] };
         let _ = network.try_order(order); // one that is not dialed does not answer
     }
-    let mut visit = Visit::new(&network, state_bytes(parameters));
+    let mut visit = Visit::new(&network, RunEnd::of(manifest), state_bytes(parameters));
     let end = tokio::time::Instant::now() + WATCHING;
     loop {
         tokio::select! {
@@ -74,6 +75,7 @@ pub async fn ask_swarm(
         }
     }
     findings.push(visit.judge_bandwidth());
+    findings.extend(visit.judge_end());
     findings.push(judge_reachability(&network));
     let found = visit.found();
     for peer in visit.connected.clone() {
@@ -111,6 +113,10 @@ async fn listen(config: NetworkConfig, events: mpsc::Sender<Event>, findings: &m
 
 struct Visit<'a> {
     network: &'a Network,
+    /// With the newest order that a member has told.
+    end: RunEnd,
+    /// Swarm progress of the donor's model, in steps, once it has come.
+    progress: Option<f64>,
     connected: Vec<PeerId>,
     /// Everybody connected or told of.
     seen: Vec<PeerId>,
@@ -125,10 +131,12 @@ struct Visit<'a> {
 }
 
 impl Visit<'_> {
-    fn new(network: &Network, state_bytes: usize) -> Visit<'_> {
+    fn new(network: &Network, end: RunEnd, state_bytes: usize) -> Visit<'_> {
         let chunks = state_bytes.div_ceil(4 * STATE_CHUNK_VALUES).clamp(1, CHUNKS_COPIED_MAX as usize) as u32;
         Visit {
             network,
+            end,
+            progress: None,
             connected: Vec::new(),
             seen: Vec::new(),
             tokens_per_second: Vec::new(),
@@ -161,10 +169,14 @@ impl Visit<'_> {
                 let (exchange, reason) = (propose.exchange, RejectReason::Joining);
                 self.send(peer, Message::Reject(Reject { exchange, reason, retry_after_ms: NOT_AGAIN_MS }));
             }
-            Event::TransferReceived { peer, payload, .. } => {
+            Event::MessageReceived { message: Message::Finish(order), .. } => self.hear(order),
+            Event::TransferReceived { peer, header, payload, .. } => {
                 if let Some((donor, first_at)) = &mut self.donor
                     && *donor == peer
                 {
+                    if let TransferHeader::State { progress, .. } = header {
+                        self.progress = Some(progress).filter(|progress| (0.0..=PROGRESS_MAX).contains(progress));
+                    }
                     self.chunks_come += 1;
                     self.last_at = Instant::now();
                     match first_at {
@@ -175,6 +187,23 @@ impl Visit<'_> {
             }
             _ => {}
         }
+    }
+
+    fn hear(&mut self, order: FinishOrder) {
+        let known = self.end.order.as_ref().map(|known| known.serial);
+        let is_valid = self.end.founder.is_some_and(|founder| order.is_valid(self.end.run, founder));
+        if is_valid && known.is_none_or(|known| known < order.serial) {
+            self.end.order = Some(order);
+        }
+    }
+
+    /// Of a run that is over.
+    fn judge_end(&self) -> Option<Finding> {
+        let end = self.end.at().filter(|end| self.progress.is_some_and(|progress| progress >= *end))?;
+        let text =
+            format!("this run is over: it is complete at swarm step {}, and nobody trains any more", count(end as u64));
+        let fix = "`murmur join` with its ticket copies the finished model; to train, found or join another run";
+        Some(Finding::problem("run", text, fix))
     }
 
     fn see(&mut self, peer: PeerId) {

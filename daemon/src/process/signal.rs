@@ -121,13 +121,17 @@ impl Signals {
     }
 
     /// Waits for a second wish: a signal that does not belong to the first. Where the first wish was no signal (the end of standard
-    /// input, say), that is the second signal: a machine that shuts down tells those as well that leave already.
-    pub(crate) async fn second(&mut self) {
+    /// input, say), that is the second signal: a machine that shuts down tells those as well that leave already. The first signal
+    /// is answered by `already` then.
+    pub(crate) async fn second(&mut self, already: impl Fn()) {
         loop {
             let is_hangup = self.arriving.next().await == Arrived::Hangup;
             match self.first {
                 _ if is_hangup => {}
-                None => self.first = Some(Instant::now()),
+                None => {
+                    self.first = Some(Instant::now());
+                    already();
+                }
                 Some(first) if first.elapsed() >= ONE_WISH => return,
                 Some(_) => {}
             }
@@ -257,7 +261,7 @@ mod tests {
         // However long a busy machine takes to send the next two: they count as within the second.
         signals.first = Instant::now().checked_add(Duration::from_mins(1));
         {
-            let mut second = pin!(signals.second());
+            let mut second = pin!(signals.second(|| ()));
             for name in ["-TERM", "-INT"] {
                 send(name);
                 let _ = observer.next().await;
@@ -269,7 +273,7 @@ mod tests {
         // A second later.
         signals.first = Instant::now().checked_sub(ONE_WISH);
         {
-            let mut second = pin!(signals.second());
+            let mut second = pin!(signals.second(|| ()));
             send("-HUP");
             assert_eq!(observer.next().await, Arrived::Hangup);
             let is_waiting = std::future::poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
@@ -279,10 +283,11 @@ mod tests {
         }
         // Where something else was the first wish, one signal is no second.
         let mut signals = Signals::new();
-        let mut second = pin!(signals.second());
+        let answered = std::cell::Cell::new(0);
+        let mut second = pin!(signals.second(|| answered.set(answered.get() + 1)));
         send("-TERM");
         let is_waiting = tokio::time::timeout(ONE_WISH, second.as_mut()).await.is_err();
-        assert!(is_waiting, "it leaves already");
+        assert!(is_waiting && answered.get() == 1, "it leaves already");
         send("-TERM");
         second.await;
         // A lost terminal is a first wish, where it is not ignored.

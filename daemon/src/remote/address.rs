@@ -82,6 +82,8 @@ pub(crate) struct NoPlace {
 
 const WEB_HINT: &str =
     "a file by HTTP is written https://HOST/PATH/FILE, with #sha256=HEX behind it where its hash is known";
+const HTTP_HINT: &str = "write https:// instead, where the host answers to it; else load the file yourself (`curl -O ADDRESS`) and give its \
+     path; a store of your own is s3:// with AWS_ENDPOINT_URL";
 const BUCKET_HINT: &str = "objects of a bucket are written s3://BUCKET/PREFIX";
 const HUB_HINT: &str = "a model of the Hugging Face hub is written hf://OWNER/NAME, files of a dataset \
      hf://datasets/OWNER/NAME/PATH, each with @REVISION behind the name where one is meant";
@@ -106,7 +108,7 @@ impl Address {
         } else {
             match scheme.to_ascii_lowercase().as_str() {
                 "https" => WebAddress::parse(text).map(Address::Web),
-                "http" => Err(("it is not encrypted", "write https:// instead; most hosts answer to it")),
+                "http" => Err(("http:// is not encrypted, and anybody on the way could change it", HTTP_HINT)),
                 "s3" => BucketAddress::parse(rest).map(Address::Bucket),
                 "hf" => HubAddress::parse(rest).map(Address::Hub),
                 _ => Err(("only https, s3 and hf are known", WEB_HINT)),

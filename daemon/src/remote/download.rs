@@ -14,7 +14,7 @@ use ureq::http::StatusCode;
 use super::allowance::Allowance;
 use super::cache::unwritten;
 use super::http::{Answer, is_passing, server};
-use super::progress::Progress;
+use super::progress::{GIVEN_UP_AFTER, Progress};
 use super::trouble::Trouble;
 use crate::store::loadable_bytes;
 
@@ -27,7 +27,7 @@ const ROOM_LOOKED_AFTER: u64 = 16 * 1024 * 1024;
 /// Attempts in a row that bring nothing, where this process has had nothing yet: waits of 3.5 s in all.
 const FIRST_ATTEMPTS: u32 = 4;
 
-/// The same once something has come: waits of two minutes in all, for a router that starts again.
+/// The same once something has come: waits of a minute and a half in all, for a router that starts again.
 const LATER_ATTEMPTS: u32 = 9;
 
 /// The wait after the first of them; it doubles each time.
@@ -138,15 +138,22 @@ pub(crate) fn load(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progre
             (furthest, failures) = (Some(now), 0);
         }
         failures += 1;
-        let attempts = if furthest.is_some() { LATER_ATTEMPTS } else { FIRST_ATTEMPTS };
-        if failures >= attempts {
-            let broken = || Trouble::Broken { place: wanted.place.to_owned(), attempts, reason };
-            return Err(silent.unwrap_or_else(broken));
+        let has_come = furthest.is_some();
+        if gives_up(has_come, failures, progress.silent_for()) {
+            let broken = || Trouble::Broken { place: wanted.place.to_owned(), attempts: failures, reason };
+            // Who has answered is the right one.
+            return Err(silent.filter(|_| !has_come).unwrap_or_else(broken));
         }
+        progress.fail(&reason);
         tracing::info!("{}: {reason}; once more from byte {now}", wanted.place);
         let wait = FIRST_WAIT * 2u32.pow(failures - 1);
         std::thread::sleep(asked.unwrap_or(wait).max(wait).min(LONGEST_WAIT));
     }
+}
+
+/// Whether attempts have failed often enough, or for too long: one at a server that stalls takes half a minute, or a whole one.
+fn gives_up(has_come: bool, failures: u32, silent: Duration) -> bool {
+    failures >= if has_come { LATER_ATTEMPTS } else { FIRST_ATTEMPTS } || silent >= GIVEN_UP_AFTER
 }
 
 /// What a whole file came to: itself, and the name that git gives it, where that is wanted.
@@ -386,6 +393,14 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_stalls_is_given_up_by_the_clock_and_who_refuses_by_the_number_of_attempts() {
+        let second = Duration::from_secs(1);
+        assert!(gives_up(false, FIRST_ATTEMPTS, 4 * second) && !gives_up(true, FIRST_ATTEMPTS, 4 * second));
+        assert!(gives_up(true, LATER_ATTEMPTS, 92 * second));
+        assert!(gives_up(true, 3, GIVEN_UP_AFTER) && gives_up(false, 2, GIVEN_UP_AFTER), "half a minute and more each");
+    }
 
     #[test]
     fn parts_are_read_as_servers_name_them() {

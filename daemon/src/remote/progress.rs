@@ -1,6 +1,7 @@
 //! How loading goes, for people: a line that is drawn over and over on a terminal, a line now and then elsewhere.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::console::figures::{bar, duration};
@@ -15,6 +16,12 @@ const PLAIN_PERIOD: Duration = Duration::from_secs(5);
 
 /// Nothing is told of what takes no longer.
 const SILENT: Duration = Duration::from_millis(500);
+
+/// It is told that nothing comes after so long, or once an attempt has failed: at the lowest cap a piece takes half of it.
+const STALLED: Duration = Duration::from_secs(5);
+
+/// The next bytes of a file are awaited for so long: two minutes, for a router that starts again.
+pub(crate) const GIVEN_UP_AFTER: Duration = Duration::from_secs(120);
 
 /// The service manager is asked for this much more time, again and again.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,6 +42,22 @@ pub(crate) struct Progress {
     is_over: AtomicBool,
     /// Whether it waits for hours in which something may be loaded; that is told elsewhere.
     is_held: AtomicBool,
+    /// Locked for a few instructions.
+    silence: Mutex<Silence>,
+}
+
+/// Since when no bytes have come.
+#[derive(Debug)]
+struct Silence {
+    since: Instant,
+    /// Why the last attempt has failed, where one has since.
+    reason: Option<String>,
+}
+
+impl Default for Silence {
+    fn default() -> Silence {
+        Silence { since: Instant::now(), reason: None }
+    }
 }
 
 impl Progress {
@@ -47,6 +70,21 @@ impl Progress {
     pub(crate) fn come(&self, bytes: u64) {
         self.here.fetch_add(bytes, Ordering::Relaxed);
         self.come.fetch_add(bytes, Ordering::Relaxed);
+        *self.silence() = Silence::default();
+    }
+
+    /// An attempt has failed.
+    pub(crate) fn fail(&self, reason: &str) {
+        self.silence().reason = Some(reason.to_owned());
+    }
+
+    /// For how long no bytes have come.
+    pub(crate) fn silent_for(&self) -> Duration {
+        self.silence().since.elapsed()
+    }
+
+    fn silence(&self) -> MutexGuard<'_, Silence> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes were here already.
@@ -71,7 +109,9 @@ impl Progress {
 
     /// Nothing comes for a while, or something again.
     pub(crate) fn hold(&self, is_held: bool) {
-        self.is_held.store(is_held, Ordering::Relaxed);
+        if self.is_held.swap(is_held, Ordering::Relaxed) && !is_held {
+            *self.silence() = Silence::default();
+        }
     }
 
     /// Nothing more comes.
@@ -111,8 +151,9 @@ impl Progress {
     fn line(&self, begin: Instant) -> String {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let (here, total) = (of(&self.here), of(&self.total));
+        let stalled = self.stalled();
         if here == 0 && total == 0 {
-            return "waiting for an answer".to_owned();
+            return stalled.unwrap_or_else(|| "waiting for an answer".to_owned());
         }
         let rate = of(&self.come) as f64 / begin.elapsed().as_secs_f64().max(1e-3);
         let mut parts = vec![match total {
@@ -131,12 +172,25 @@ impl Progress {
         if self.files > 1 {
             parts.push(format!("{} of {} files", of(&self.files_here), self.files));
         }
+        if let Some(stalled) = stalled {
+            parts.push(stalled);
+            return parts.join(", ");
+        }
         parts.push(format!("{}/s", human_bytes(rate as u64)));
         if total > here && rate >= 1.0 {
             let left = Duration::from_secs_f64((total - here) as f64 / rate);
             parts.push(format!("{} left", duration(left)));
         }
         parts.join(", ")
+    }
+
+    /// That nothing comes, and what is waited for, where that is so.
+    fn stalled(&self) -> Option<String> {
+        let Silence { since, reason } = &*self.silence();
+        let silent = since.elapsed();
+        let reason = reason.as_deref().or((silent >= STALLED).then_some("the server sends nothing"))?;
+        let (silent, limit) = (duration(silent), GIVEN_UP_AFTER.as_secs() / 60);
+        Some(format!("nothing has come for {silent}: {reason}; tried for {limit} min at most"))
     }
 }
 
@@ -156,5 +210,29 @@ mod tests {
         assert!(line.contains("left"), "{line}");
         progress.drop_bytes(2_000_000);
         assert!(progress.line(begin).contains(" 0 %, 0 B of 4.0 MB"), "{}", progress.line(begin));
+    }
+
+    #[test]
+    fn a_line_on_which_nothing_comes_says_for_how_long_and_why_instead_of_a_rate() {
+        let begin = Instant::now().checked_sub(Duration::from_secs(60)).expect("up for longer");
+        let progress = Progress::new(1, 4_000_000);
+        progress.come(1_000_000);
+        let since = |seconds: u64| progress.silence().since = begin + Duration::from_secs(60 - seconds);
+        let told = || progress.line(begin).split_once("nothing has come").map(|(_, told)| told.to_owned());
+        since(3);
+        assert_eq!(told(), None, "a pause");
+        since(7);
+        let words = told().expect("it is told");
+        assert!(words.starts_with(" for 7 s: the server sends nothing; tried for 2 min"), "{words}");
+        assert!(!progress.line(begin).contains("/s"), "no rate, and no time left");
+        since(1);
+        progress.fail("it answers 503");
+        assert!(told().is_some_and(|words| words.starts_with(" for 1 s: it answers 503;")), "at once");
+        progress.come(1);
+        assert_eq!(told(), None);
+        progress.fail("it answers 503");
+        progress.hold(true);
+        progress.hold(false);
+        assert_eq!(told(), None, "hours in which nothing may come do not count");
     }
 }

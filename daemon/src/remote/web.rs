@@ -44,7 +44,8 @@ pub(super) fn bring(remote: &Remote, web: &WebAddress, reach: Reach) -> Result<P
     };
     let judge = |answer| judge(answer, web, &place);
     if let Some(path) = cached(&repository, web) {
-        match remote.may_ask(&place).and_then(|()| is_newest(&repository, web, &ask, &judge)) {
+        let is_newest = || is_newest(&repository, web, &ask, &judge);
+        match remote.may_ask(&place).and_then(|()| remote.shown(&Progress::new(1, 0), &place, is_newest)) {
             Ok(true) => return Ok(path),
             Ok(false) => {}
             Err(trouble) if trouble.is_offline() => {

@@ -10,7 +10,9 @@ use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
 use super::NodeSettings;
+use crate::console::quoted;
 use crate::failure::{ExitCode, Failure};
+use crate::store::Run;
 
 /// The largest settings file read, in bytes. Ours are about 3 KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -49,10 +51,31 @@ pub fn load_node_settings(path: &Path) -> Result<NodeSettings, Failure> {
 
 fn read(path: &Path, kind: &str) -> Result<String, Failure> {
     let unreadable = |error: std::io::Error| {
+        let is_absent = kind == "run" && error.kind() == std::io::ErrorKind::NotFound;
+        let init = "`murmur init` writes annotated run.toml and node.toml files to begin with";
         Failure::new(ExitCode::Settings, format!("cannot read the {kind} file {}: {error}", path.display()))
-            .hint("`murmur init` writes annotated run.toml and node.toml files to begin with")
+            .hint(is_absent.then(|| meant_by(path)).flatten().unwrap_or_else(|| init.to_owned()))
     };
     bounded(path, FILE_BYTES_MAX).map_err(unreadable)?.ok_or_else(|| too_long(path, kind, FILE_BYTES_MAX))
+}
+
+/// What was probably meant by a run file that is not there: a run of this machine by its name, a file by its name without the
+/// ending, or the built-in run.
+fn meant_by(path: &Path) -> Option<String> {
+    if let Some(node) = Run::named(path).filter(|run| run.nodes == [run.directory.as_path()]) {
+        let folder = quoted(&node.directory);
+        return Some(format!("that is a run of this machine: `murmur start --data-dir {folder}` goes on with it"));
+    }
+    let file = path.with_added_extension("toml");
+    if let Some(file) = [file.clone(), Path::new("configs/runs").join(&file)].iter().find(|file| file.is_file()) {
+        return Some(format!("did you mean {}?", quoted(file)));
+    }
+    let built_in = RunManifest::built_in().run.name;
+    (path.to_str() == Some(&built_in)).then(|| {
+        format!(
+            "the built-in run {built_in} needs no run file: leave the word out; or `murmur init` writes it as run.toml"
+        )
+    })
 }
 
 /// The text of a file, a pipe or a device; none where it has more bytes than that: a device may have no end, and says no length.
@@ -275,6 +298,19 @@ mod tests {
         std::fs::write(&path, text).expect("written");
         let failure = load_run_manifest(&path).expect_err("a mistake");
         format!("{failure:?}").replace(&directory.path().display().to_string(), "…")
+    }
+
+    #[test]
+    fn a_run_that_is_named_without_a_file_is_told_how_it_is_begun() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let hint = |name: &Path| load_run_manifest(name).expect_err("no file").remedy().to_owned();
+        assert!(
+            hint(Path::new("stories")).starts_with("the built-in run stories needs no run file: leave the word out")
+        );
+        let mine = folder.path().join("mine");
+        assert!(hint(&mine).starts_with("`murmur init` writes"), "{}", hint(&mine));
+        std::fs::write(folder.path().join("mine.toml"), "").expect("written");
+        assert_eq!(hint(&mine), format!("did you mean {}?", quoted(&folder.path().join("mine.toml"))));
     }
 
     #[test]

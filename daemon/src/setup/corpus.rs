@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, OptimizerSpec};
+use murmur_protocol::manifest::{DataSource, OptimizerSpec, TransformerModel};
 use murmur_training::folders::{self, Listing};
-use murmur_training::{Corpus, CorpusError};
+use murmur_training::{Corpus, CorpusError, PretrainedConfig};
 
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
@@ -40,10 +40,16 @@ pub(crate) fn open_corpus(
     Corpus::open(manifest, &place).map_err(|error| corpus_failure(&error))
 }
 
-/// The run that is founded without a run file: on the built-in stories, or on texts of one's own; from a base, where one is given.
+/// The run that is founded without a run file: on the built-in stories, or on texts of one's own; from a base, where one is given, with
+/// no longer a context than the base knows, once that is on this machine.
 pub(crate) fn built_in_run(settings: &NodeSettings) -> RunManifest {
     let mut manifest = RunManifest::built_in();
-    if settings.model.base().is_some() {
+    if let Some(folder) = settings.model.base() {
+        // What cannot be read is an error when it is opened.
+        if let (Some(model), Ok(base)) = (manifest.model.transformer().cloned(), PretrainedConfig::read(folder)) {
+            let context = model.context.min(base.spec.context);
+            manifest.model = TransformerModel { context, ..model }.into();
+        }
         // Weights that AdamW has trained go on with it.
         manifest.optimizer = OptimizerSpec { learning_rate: BASE_RATE, ..OptimizerSpec::default() };
     }
@@ -148,5 +154,23 @@ mod tests {
         settings.model.base = "base".into();
         let optimizer = built_in_run(&settings).optimizer;
         assert_eq!((optimizer.kind, optimizer.learning_rate), (OptimizerKind::AdamW, 1e-4));
+    }
+
+    #[test]
+    fn a_base_without_a_run_file_is_trained_with_the_usual_context_or_its_own_shorter_one() {
+        let usual = RunManifest::built_in().model.context();
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        for (known, expected) in [(usual / 2, usual / 2), (2 * usual, usual)] {
+            let config = format!(
+                "{{\"model_type\": \"llama\", \"hidden_size\": 16, \"num_attention_heads\": 2, \"num_hidden_layers\": 1, \
+                 \"intermediate_size\": 24, \"max_position_embeddings\": {known}, \"vocab_size\": 256}}"
+            );
+            std::fs::write(folder.path().join("config.json"), config).expect("written");
+            let mut settings = NodeSettings::default();
+            settings.model.base = folder.path().to_owned();
+            let manifest = built_in_run(&settings);
+            assert_eq!(manifest.model.context(), expected);
+            assert!(crate::setup::base_model::described(manifest, &settings).is_ok());
+        }
     }
 }

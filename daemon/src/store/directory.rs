@@ -50,7 +50,8 @@ const DEFAULT_FOLDERS_MAX: usize = 256;
 const TAKEN: [&str; 3] = [LOCAL, ELSEWHERE, LENDING];
 
 /// What a start leaves in a directory before its run begins, but for what is to be read or counted later.
-const OF_A_START: [&str; 7] = ["checkpoints", "prepared", "shards", "identity.key", SECRET_FILE, CLOSED_FILE, "lock"];
+pub(super) const OF_A_START: [&str; 7] =
+    ["checkpoints", "prepared", "shards", "identity.key", SECRET_FILE, CLOSED_FILE, "lock"];
 
 /// A data directory in use by this process.
 #[derive(Debug)]

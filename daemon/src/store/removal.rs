@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::fs::{self, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use super::directory::{CLOSED_FILE, LENT_FILE};
-use super::runs::sub_folders;
+use super::directory::{CLOSED_FILE, LENT_FILE, OF_A_START};
+use super::runs::{folders_named, sub_folders};
 use super::series::{self, Series};
 use super::{DataDirectory, LOCAL, Lock, Run, is_left_of, trained_on, writer};
 use crate::observe::{journal, traffic};
@@ -52,6 +53,22 @@ pub struct Removed {
     pub left: usize,
     /// Bytes freed.
     pub bytes: u64,
+}
+
+/// What a start that failed or was killed before its run began has left in a folder of this name: nothing but what is a start's.
+pub fn left_by_a_start(name: &Path) -> Option<Run> {
+    let is_of_a_start = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        OF_A_START.iter().chain(&["traffic.json", "log", "log.old"]).any(|ours| name == *ours)
+    };
+    let is_left = |folder: &PathBuf| {
+        let has_checkpoints =
+            fs::read_dir(folder.join("checkpoints")).is_ok_and(|mut entries| entries.next().is_some());
+        let entries = || fs::read_dir(folder).into_iter().flatten().flatten();
+        folder.join("lock").is_file() && !has_checkpoints && entries().all(is_of_a_start)
+    };
+    let directory = folders_named(name, &DataDirectory::default_base()).into_iter().find(is_left)?;
+    Some(Run { nodes: vec![directory.clone()], directory, started: None, changed: SystemTime::UNIX_EPOCH })
 }
 
 /// Deletes a run.
@@ -193,6 +210,27 @@ mod tests {
         assert!(removed.bytes >= 12);
         let names: Vec<_> = fs::read_dir(&node).expect("there").flatten().map(|entry| entry.file_name()).collect();
         assert_eq!(names, ["notes.txt"]);
+    }
+
+    #[test]
+    fn what_a_start_has_left_before_its_run_began_can_be_removed() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let node = folder.path().join("node");
+        fs::create_dir(&node).expect("made");
+        assert_eq!(left_by_a_start(&node), None, "somebody's empty folder");
+        let directory = DataDirectory::open(&node).expect("free");
+        fs::write(directory.traffic_path(), "1234").expect("written");
+        fs::write(directory.identity_path(), "1234").expect("written");
+        drop(directory);
+        assert_eq!(Run::open(&node), None, "it is no run");
+        let left = left_by_a_start(&node).expect("left");
+        for other in ["notes.txt", "checkpoints/step-000000000007", "lent", "run.toml"] {
+            fs::write(node.join(other), "").expect("written");
+            assert_eq!(left_by_a_start(&node), None, "{other}");
+            fs::remove_file(node.join(other)).expect("there");
+        }
+        assert_eq!(remove(&left).expect("removed").left, 0);
+        assert!(!node.exists());
     }
 
     /// By those who write it, so that what gets another name, or is new here, is not forgotten above.

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::ErrorKind::PermissionDenied;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,9 @@ pub struct RunningDaemon {
     pub token: String,
     /// When it became ready, in seconds since 1970.
     pub started_unix: u64,
+    /// Nanoseconds of that second: several may become ready in one.
+    #[serde(default)]
+    pub started_nanoseconds: u32,
     /// Of murmur.
     pub version: String,
     /// Of its machine, since that was started: no other one has the same. None where the system does not tell.
@@ -50,15 +53,22 @@ pub struct Announcement {
 impl RunningDaemon {
     /// This process, ready now.
     pub fn this(status_address: Option<String>, token: String) -> RunningDaemon {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         RunningDaemon {
             pid: std::process::id(),
             status_address,
             token,
-            started_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            started_unix: started.as_secs(),
+            started_nanoseconds: started.subsec_nanos(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             boot_id: boot_id(),
             pid_namespace: pid_namespace(),
         }
+    }
+
+    /// When it became ready, since 1970.
+    pub fn started(&self) -> Duration {
+        Duration::new(self.started_unix, self.started_nanoseconds)
     }
 
     /// Whether it runs on another machine or in another container: the process of its number, and what answers at its address, are

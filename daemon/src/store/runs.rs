@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::{DataDirectory, ELSEWHERE, LOCAL, RunningDaemon, Series, is_in_use, write_atomically};
 
@@ -26,8 +26,8 @@ pub struct Run {
     pub directory: PathBuf,
     /// The data directories of its nodes: the folder itself, or those in it by their number. Never empty.
     pub nodes: Vec<PathBuf>,
-    /// When the last of its daemons that run became ready, in seconds since 1970; `None` where none runs.
-    pub started: Option<u64>,
+    /// When the last of its daemons that run became ready, since 1970; `None` where none runs.
+    pub started: Option<Duration>,
     /// When one of them was last written to.
     pub changed: SystemTime,
 }
@@ -37,7 +37,7 @@ impl Run {
     pub fn open(directory: &Path) -> Option<Run> {
         let nodes = if is_data_directory(directory) { vec![directory.to_owned()] } else { nodes_in(directory) };
         let changed = nodes.iter().map(|node| changed(node)).max()?;
-        let started = nodes.iter().filter_map(|node| Some(RunningDaemon::of(node)?.started_unix)).max();
+        let started = nodes.iter().filter_map(|node| Some(RunningDaemon::of(node)?.started())).max();
         Some(Run { directory: directory.to_owned(), nodes, started, changed })
     }
 
@@ -99,7 +99,7 @@ impl Run {
 }
 
 /// Where a run of this name may lie. `../stories` and `./stories` are paths from the working directory, and never names.
-fn folders_named(name: &Path, base: &Path) -> Vec<PathBuf> {
+pub(super) fn folders_named(name: &Path, base: &Path) -> Vec<PathBuf> {
     let mut folders = vec![name.to_owned()];
     if name.components().all(|part| matches!(part, Component::Normal(_))) {
         folders.extend([base.join(name), base.join(LOCAL).join(name)]);
@@ -205,18 +205,19 @@ mod tests {
             begin_node(&node);
             node
         };
-        let running = |name: &str, started_unix: u64| {
+        let running = |name: &str, started_unix: u64, started_nanoseconds: u32| {
             let node = begun(name);
             let held = DataDirectory::open(&node).expect("free");
-            let daemon = RunningDaemon { started_unix, ..RunningDaemon::this(None, String::new()) };
+            let daemon =
+                RunningDaemon { started_unix, started_nanoseconds, ..RunningDaemon::this(None, String::new()) };
             let announcement = daemon.announcement(&node);
             announcement.write().expect("written");
             (held, announcement)
         };
-        let _second = running("second", 200);
-        let _first = running("first", 100);
+        let _second = running("second", 200, 2);
+        let _first = running("first", 200, 1);
         let old = begun("old");
-        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        let later = SystemTime::now() + Duration::from_secs(60);
         fs::File::open(old.join("checkpoints")).and_then(|file| file.set_modified(later)).expect("its time is set");
         let mut runs = ["old", "first", "second"].map(|name| Run::open(&folder.path().join(name)).expect("a run"));
         runs.sort_by(Run::compare_use);

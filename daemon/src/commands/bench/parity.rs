@@ -32,6 +32,7 @@ pub(super) fn compare(
     steps: usize,
 ) -> anyhow::Result<Parity> {
     let workplace = Workplace::new()?;
+    workplace.remove_when_interrupted()?;
     let (weights, tokens) = (workplace.path().join("weights.safetensors"), workplace.path().join("tokens"));
     write_weights(&weights, &engine)?;
     let (mut ours, mut rates, mut windows) = (Vec::new(), Vec::new(), Vec::new());

@@ -21,7 +21,7 @@ pub(in crate::commands) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> 
             signals.first().await;
             raised.store(true, Ordering::Relaxed);
             note_after_ctrl_c("interrupted: ending what is under way; once more to stop at once");
-            signals.second().await;
+            signals.second(|| ()).await;
         });
         std::process::exit(ExitCode::Interrupted as i32);
     })?;
