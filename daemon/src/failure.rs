@@ -1,6 +1,7 @@
 //! Failures as a user meets them: what is wrong, the remedy, and an exit code that scripts can act on.
 
 use crate::console::note;
+use crate::named;
 
 /// Exit codes of `murmur`; GUIDE.md documents them. 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +47,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure of this kind.
+    /// A failure of this kind. Copies of remote places are called as these are.
     pub fn new(code: ExitCode, message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), hint: None, code }
+        Failure { message: named::shown(&message.into()), hint: None, code }
     }
 
     /// With what the process ends.

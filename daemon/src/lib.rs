@@ -16,6 +16,7 @@ pub mod failure;
 mod history;
 mod limits;
 pub mod local;
+mod named;
 pub mod observe;
 pub mod process;
 mod remote;

@@ -27,6 +27,7 @@ use murmur_training::Corpus;
 
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
+use crate::named;
 use crate::settings::NodeSettings;
 use crate::setup::corpus::corpus_failure;
 use address::{Address, HubKind};
@@ -177,7 +178,11 @@ impl Remote {
                 Address::Hub(hub) => hub::bring(self, hub, purpose, reach),
             };
             match brought {
-                Ok(path) => return Ok(path),
+                Ok(path) => {
+                    let typed = Some(text).filter(|text| reach == Reach::Anywhere && without_keys(text) == *text);
+                    named::keep(&path, &address.of_files(), typed);
+                    return Ok(path);
+                }
                 Err(Trouble::Resting { .. }) => self.allowance.wait(),
                 Err(trouble) => {
                     self.allowance.keep();

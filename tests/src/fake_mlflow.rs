@@ -144,7 +144,8 @@ fn serve(stream: TcpStream, store: &Mutex<Store>) -> std::io::Result<()> {
         Some(Failure::Slow) => std::thread::sleep(Duration::from_millis(500)),
         _ => {}
     }
-    let answer = answer.to_string();
+    // MLflow says nothing of a file that it has taken.
+    let answer = if answer.is_null() { String::new() } else { answer.to_string() };
     let head = format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nConnection: close\r\n");
     (&stream).write_all(format!("{head}Content-Length: {}\r\n\r\n{answer}", answer.len()).as_bytes())
 }
@@ -159,7 +160,7 @@ impl Store {
                 return (500, json!({}));
             }
             self.files.insert(path.to_owned(), body.to_vec());
-            return (200, json!({}));
+            return (200, Value::Null);
         }
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let Some(path) = path.strip_prefix("/api/2.0/mlflow/") else { return (404, Value::Null) };

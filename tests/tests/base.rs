@@ -105,6 +105,15 @@ fn adapters_are_trained_on_the_same_base_by_everybody() {
     joiner.wait_for("exchanges", |report| report.exchanges_completed > 2);
     joiner.stop().in_order();
     assert!(founder.stop().status.success());
+    let own = |base: &Path| {
+        let run_of = ["doctor", "--run", text(&run_file), "--base", text(base), "--listen", "/ip4/127.0.0.1/tcp/0"];
+        let output = run(MURMUR, &[&run_of[..], &["--data-dir", text(&at("founder"))]].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, told) = own(&base);
+    assert!(code == Some(0) && !told.contains("another run"), "the founder's own folder: {told}");
+    let (code, told) = own(&other);
+    assert!(code == Some(3) && told.contains("belongs to another run: base.digest: "), "{told}");
 
     // Merged, the adapters are a model like any other: it can be a base in turn.
     exported(&at("joiner"), &at("merged"), &["--base", text(&base)]);

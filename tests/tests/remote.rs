@@ -169,6 +169,10 @@ fn a_broken_connection_goes_on_where_it_broke_and_a_second_start_loads_nothing()
     let said = succeeds(bench.start(&["--data", &place]).env("MURMUR_LOG", "trace"));
     let cached = bench.cached("book.txt");
     assert_eq!(std::fs::read(&cached).expect("loaded"), content);
+    assert!(
+        said.contains(&format!(" --data {}", cached.display())),
+        "a line without the key would be of no use: {said}"
+    );
     let asked = bench.server.take_asked();
     assert_eq!(headers(&asked, "range"), [None, Some("bytes=100000-"), Some("bytes=100000-")]);
     assert_eq!(headers(&asked, "authorization"), [Some("Basic bmFtZTpwYXNzd29yZA=="); 3]);

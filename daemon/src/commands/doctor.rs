@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use murmur_network::Keypair;
 use murmur_protocol::RunManifest;
-use murmur_training::DataPlace;
 use murmur_training::privacy::NotPrivate;
+use murmur_training::{DataPlace, PretrainedBase};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -172,6 +172,10 @@ fn check_owner(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Fa
         }
         if manifest.data.share && manifest.data.shards.is_empty() {
             manifest.data = claimed.data;
+        }
+        if let Some(base) = settings.model.base().filter(|_| manifest.base.digest.is_empty()) {
+            // What cannot be read is another finding.
+            manifest.base.digest = PretrainedBase::digest_of(base).unwrap_or(claimed.base.digest);
         }
     }
     DataDirectory::check_owner_of(&directory, &manifest)

@@ -1,14 +1,17 @@
 //! `murmur service`: a systemd unit that keeps a daemon running, with as few rights as it needs.
 
+mod folders;
+
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::manifest::DataSource;
-use murmur_protocol::{RunId, RunManifest, Secret, Ticket};
+use murmur_protocol::{RunManifest, Secret, Ticket};
 
+use self::folders::{Folders, is_remote, of_loading};
+use super::start::other_than;
 use crate::cli::ServiceOptions;
 use crate::console::{note, print_line, quoted};
 use crate::failure::{ExitCode, Failure, to_write};
-use crate::remote;
 use crate::settings::{NodeSettings, load_node_settings, load_run_manifest};
 use crate::store::{DataDirectory, SECRET_FILE, remember, write_private};
 
@@ -23,6 +26,7 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
                     --ticket TICKET joins one";
         return Err(Failure::new(ExitCode::Files, message).hint(hint).into());
     }
+    refuse_of_another_run(&directory, ticket.as_ref(), run.as_ref())?;
     let manifest = run.or_else(|| DataDirectory::claimed_manifest(&directory)).unwrap_or_default();
     refuse_without_files(&manifest, &settings)?;
     let user = options.system.as_deref().map(Account::of).transpose()?;
@@ -38,7 +42,7 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     }
     arguments.extend(["--data-dir".to_owned(), directory.display().to_string()]);
     let here = std::env::current_dir()?;
-    let folders = Folders::of(&directory, here, &settings, &manifest);
+    let folders = Folders::of((&directory, here), (&settings, &manifest), user.is_some());
     let paths = folders.writable.iter().chain([&folders.here]).map(|path| path.display().to_string());
     if let Some(word) = paths.chain(arguments.iter().cloned()).find(|word| word.contains(char::is_control)) {
         let message = format!("{word:?} has a control character, which would begin another line of the unit");
@@ -47,8 +51,8 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     folders.make()?;
     // The daemon may write nothing in its user's home but its own folders.
     remember(&directory);
-    if let Some((ticket, secret)) = ticket.as_ref().and_then(|ticket| Some((ticket, ticket.secret.as_ref()?))) {
-        arguments.extend(["--secret-file".to_owned(), keep_secret(&directory, ticket.run, secret)?]);
+    if let Some(secret) = ticket.as_ref().and_then(|ticket| ticket.secret.as_ref()) {
+        arguments.extend(["--secret-file".to_owned(), keep_secret(&directory, secret)?]);
     }
     let place = match &options.system {
         Some(_) => "sudo systemctl enable --now murmur, with this text in /etc/systemd/system/murmur.service",
@@ -63,6 +67,14 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     }
     if options.system.is_none() {
         note("            loginctl enable-linger lets it run while nobody is logged in");
+    }
+    let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+    let lacking = of_loading(set.filter_map(|(name, _)| name.into_string().ok()));
+    if !lacking.is_empty() && is_remote(&settings, &manifest) {
+        note(&format!("warning: set in this shell, and not in the unit: {}", lacking.join(", ")));
+        note(
+            "hint: Environment=NAME=VALUE below [Service] sets one; keys go into a file of its user's, behind EnvironmentFile=",
+        );
     }
     let uses_tmp = uses_tmp(&program, &arguments, &folders, &settings);
     print_line(unit(&program, &arguments, &folders, (options.system.as_deref(), uses_tmp)).trim_end());
@@ -89,6 +101,24 @@ fn check(options: &ServiceOptions) -> Result<Checked, Failure> {
         run: options.run.as_deref().map(load_run_manifest).transpose()?,
         node: options.node.as_deref().map(load_node_settings).transpose()?.unwrap_or_default(),
     })
+}
+
+/// Nor does a daemon start in the folder of another run.
+fn refuse_of_another_run(
+    directory: &Path,
+    ticket: Option<&Ticket>,
+    manifest: Option<&RunManifest>,
+) -> Result<(), Failure> {
+    DataDirectory::check_not_lent(directory)?;
+    let Some(claimed) = DataDirectory::claimed(directory)? else { return Ok(()) };
+    if ticket.is_some_and(|ticket| ticket.run != claimed.run_id()) {
+        let message = format!("{} belongs to another run than the ticket", directory.display());
+        return Err(Failure::new(ExitCode::Settings, message).hint("choose another folder with --data-dir"));
+    }
+    match manifest.map(|manifest| other_than(manifest, &claimed)).unwrap_or_default() {
+        differences if differences.is_empty() => Ok(()),
+        differences => Err(DataDirectory::anothers(directory, &differences)),
+    }
 }
 
 /// A daemon that has to be told where its data or its base is would end at once, however often it is started.
@@ -151,53 +181,13 @@ impl Account {
 
 /// Keeps a closed run's secret where the node keeps it: everybody on a machine can read units and a process's arguments. Returns
 /// the file.
-fn keep_secret(directory: &Path, run: RunId, secret: &Secret) -> Result<String, Failure> {
-    if DataDirectory::claimed_manifest(directory).is_some_and(|claimed| claimed.run_id() != run) {
-        let message = format!("{} belongs to another run than the ticket", directory.display());
-        return Err(Failure::new(ExitCode::Settings, message).hint("choose another folder with --data-dir"));
-    }
+fn keep_secret(directory: &Path, secret: &Secret) -> Result<String, Failure> {
     let path = directory.join(SECRET_FILE);
     write_private(&path, format!("{}\n", secret.to_text()).as_bytes()).map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display())).hint(to_write(&error))
     })?;
     note(&format!("the ticket's secret is kept in {}, and is not in this text", path.display()));
     Ok(path.display().to_string())
-}
-
-/// Where a daemon runs and writes.
-struct Folders {
-    /// Where relative places of its node file begin, as they do for a command that is typed there.
-    here: PathBuf,
-    writable: Vec<PathBuf>,
-    /// Variables that say where they are, with their values: systemd does not know what is set in a shell.
-    variables: Vec<(&'static str, String)>,
-}
-
-impl Folders {
-    /// Of a node with these settings.
-    fn of(directory: &Path, here: PathBuf, settings: &NodeSettings, manifest: &RunManifest) -> Folders {
-        let mut writable = vec![directory.to_owned()];
-        let others = [&settings.tensorboard.directory, &settings.data.cache];
-        let given = others.into_iter().filter(|folder| !folder.as_os_str().is_empty());
-        writable.extend(given.map(|folder| here.join(folder)));
-        let is_remote = settings.data.accept_remote || remote::is_wanted(settings, manifest);
-        if !is_remote {
-            return Folders { here, writable, variables: Vec::new() };
-        }
-        writable.extend(remote::caches());
-        let set = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
-        Folders { here, writable, variables: remote::CACHE_VARIABLES.into_iter().filter_map(set).collect() }
-    }
-
-    /// Makes those that are missing: systemd refuses to make a folder writable that is not there.
-    fn make(&self) -> Result<(), Failure> {
-        self.writable.iter().try_for_each(|folder| {
-            std::fs::create_dir_all(folder).map_err(|error| {
-                Failure::new(ExitCode::Files, format!("cannot make {}: {error}", folder.display()))
-                    .hint("choose another folder with --data-dir, or in the node file")
-            })
-        })
-    }
 }
 
 /// Whether something that the daemon needs lies where a service with folders of its own for temporary files does not find it.
@@ -302,8 +292,9 @@ fn escaped_path(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::DataSpec;
+    use murmur_protocol::manifest::{DataSpec, TransformerModel};
     use murmur_protocol::shards::ShardHash;
+    use murmur_training::trained_layout;
 
     use super::*;
 
@@ -357,17 +348,24 @@ mod tests {
     }
 
     #[test]
-    fn a_node_may_write_where_its_settings_say_and_where_remote_data_is_kept() {
-        let own = Path::new("/srv/node");
-        let mut settings = NodeSettings::default();
-        let folders =
-            |settings: &NodeSettings| Folders::of(own, "/home/me".into(), settings, &RunManifest::default()).writable;
-        assert_eq!(folders(&settings), [own]);
-        settings.tensorboard.directory = "/srv/board".into();
-        settings.data.cache = "prepared".into();
-        assert_eq!(folders(&settings), ["/srv/node", "/srv/board", "/home/me/prepared"].map(PathBuf::from));
-        settings.data.files = vec!["hf://datasets/owner/name/*.txt".into()];
-        assert_eq!(folders(&settings)[3..], remote::caches());
+    fn a_folder_of_another_run_is_refused_and_that_of_the_run_file_is_not() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let asked = RunManifest::default();
+        let refused = |asked: &RunManifest| refuse_of_another_run(folder.path(), None, Some(asked));
+        assert!(refused(&asked).is_ok(), "it is nobody's yet");
+        // As its founder has completed it.
+        let mut begun = asked.clone();
+        begun.run.founder = "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X".to_owned();
+        begun.data.tokenizer = "00".repeat(32);
+        begun.base.digest = "00".repeat(32);
+        begun.model = TransformerModel { layers: 7, ..TransformerModel::default() }.into();
+        begun.gossip = begun.gossip.sized(trained_layout(&begun).parameters());
+        DataDirectory::open(folder.path()).expect("free").claim(&begun).expect("unclaimed");
+        assert!(refused(&asked).is_ok(), "it is this run's");
+        let mut other = asked.clone();
+        other.schedule.total_steps = 7;
+        let failure = refused(&other).expect_err("another run");
+        assert!(failure.to_string().contains("belongs to another run: schedule.total_steps: 7 asked for"), "{failure}");
     }
 
     #[test]
@@ -405,17 +403,14 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_closed_runs_secret_goes_to_a_file_that_only_its_owner_reads_and_never_over_another_runs() {
+    fn a_closed_runs_secret_goes_to_a_file_that_only_its_owner_reads() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a temporary directory");
         let secret = Secret::from_bytes([7; 32]);
         let kept = || std::fs::read_to_string(folder.path().join(SECRET_FILE)).unwrap_or_default();
         let manifest = RunManifest::default();
         DataDirectory::open(folder.path()).expect("free").claim(&manifest).expect("unclaimed");
-        let mut other = manifest.clone();
-        other.run.name = "other".to_owned();
-        assert!(keep_secret(folder.path(), other.run_id(), &secret).is_err() && kept().is_empty());
-        let path = keep_secret(folder.path(), manifest.run_id(), &secret).expect("written");
+        let path = keep_secret(folder.path(), &secret).expect("written");
         let mode = std::fs::metadata(path).expect("there").permissions().mode();
         assert_eq!((kept().trim(), mode & 0o777), (&*secret.to_text(), 0o600));
     }

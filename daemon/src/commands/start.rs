@@ -141,6 +141,10 @@ const FOUND_IN_DATA: [&str; 12] = [
     "table.target_mean",
 ];
 
+/// And what else it writes into the run, of its tokenizer, of data of a remote place and of data that it shares.
+const FOUND_IN_FILES: [&str; 5] =
+    ["data.corpus_bytes", "data.digest", "data.shard_bytes", "data.shards", "data.tokenizer"];
+
 /// Where this node keeps a run, unless another run has taken the place.
 pub(super) fn directory_of(manifest: &RunManifest, settings: &NodeSettings) -> PathBuf {
     let configured = &settings.checkpoint.directory;
@@ -154,15 +158,30 @@ pub(super) fn directory_of(manifest: &RunManifest, settings: &NodeSettings) -> P
 /// run that is over needs none.
 fn completed_before(manifest: RunManifest, settings: &NodeSettings) -> RunManifest {
     let directory = directory_of(&manifest, settings);
-    let is_found =
-        |difference: &String| difference.split_once(": ").is_some_and(|(field, _)| FOUND_IN_DATA.contains(&field));
-    let is_of_file = |claimed: &RunManifest| {
-        let mut manifest = manifest.clone();
-        manifest.gossip = manifest.gossip.sized(trained_layout(claimed).parameters());
-        manifest.differences_in(claimed, ["", ""]).iter().all(is_found)
-    };
+    let is_of_file =
+        |claimed: &RunManifest| differences(&manifest, claimed, |field| FOUND_IN_DATA.contains(&field)).is_empty();
     let claimed = DataDirectory::claimed_manifest(&directory).filter(|_| settings.data.files.is_empty());
     claimed.filter(is_of_file).unwrap_or(manifest)
+}
+
+/// In what a run file differs from the run of a directory, which may be the one that has begun with it: but for what a founder finds
+/// in its data, its base and its tokenizer, which nobody has read here.
+pub(super) fn other_than(manifest: &RunManifest, claimed: &RunManifest) -> Vec<String> {
+    let has_base = !claimed.base.digest.is_empty();
+    differences(manifest, claimed, |field| {
+        FOUND_IN_DATA.contains(&field)
+            || FOUND_IN_FILES.contains(&field)
+            || (has_base && (field == "base.digest" || field.starts_with("model.")))
+    })
+}
+
+/// In what two runs differ, but for fields that are found.
+fn differences(manifest: &RunManifest, claimed: &RunManifest, is_found: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut manifest = manifest.clone();
+    manifest.gossip = manifest.gossip.sized(trained_layout(claimed).parameters());
+    let mut differences = manifest.differences_in(claimed, ["asked for", "in that directory"]);
+    differences.retain(|difference| difference.split_once(": ").is_none_or(|(field, _)| !is_found(field)));
+    differences
 }
 
 /// A run file leaves open who founds the run. In a directory that belongs to the run it is known, with members to dial

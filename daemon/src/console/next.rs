@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::DataSource;
 
+use crate::named;
+
 /// What a node was given beside its run file, which the commands need again. What is not known stands there by its kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given<'a> {
@@ -27,12 +29,12 @@ const FILES_SHOWN_MAX: usize = 4;
 impl Given<'_> {
     /// Such as ` --base FOLDER`, where the run needs it.
     fn option(name: &str, is_needed: bool, given: Option<&Path>, kind: &str) -> String {
-        if is_needed { format!(" --{name} {}", given.map_or(kind.to_owned(), quoted)) } else { String::new() }
+        if is_needed { format!(" --{name} {}", given.map_or(kind.to_owned(), again)) } else { String::new() }
     }
 
     fn files(&self) -> String {
         let are_shown = (1..=FILES_SHOWN_MAX).contains(&self.files.len());
-        let files: Vec<String> = self.files.iter().map(|file| quoted(file)).collect();
+        let files: Vec<String> = self.files.iter().map(|file| again(file)).collect();
         if are_shown { files.join(" ") } else { "FILES".to_owned() }
     }
 }
@@ -79,6 +81,11 @@ impl Needed {
             with_files: if has_own_files { format!(" --data {}", given.files()) } else { String::new() },
         }
     }
+}
+
+/// What is remote, as its owner would type it again.
+fn again(path: &Path) -> String {
+    quoted(&named::typed(path))
 }
 
 /// A path as it can be pasted into a shell.

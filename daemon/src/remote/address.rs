@@ -118,6 +118,19 @@ impl Address {
     }
 }
 
+impl Address {
+    /// As it is shown with the paths of its files behind it.
+    pub(crate) fn of_files(&self) -> String {
+        match self {
+            Address::Hub(hub) if hub.path.contains('*') => {
+                let path = hub.path.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
+                Address::Hub(HubAddress { path, ..hub.clone() }).to_string()
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
 type Refusal = (&'static str, &'static str);
 
 impl WebAddress {
@@ -341,6 +354,8 @@ mod tests {
         ] {
             assert_eq!(shown(text), expected);
         }
+        let Some(Ok(pattern)) = Address::parse("hf://datasets/a/b/data/train-*.parquet") else { panic!("a place") };
+        assert_eq!(pattern.of_files(), "hf://datasets/a/b/data");
         for odd in
             ["https://name:sec/ret@example.org/a", "https://name:sec#ret@example.org/a", "https://n:sec?ret@e.org/a"]
         {

@@ -19,6 +19,7 @@ use super::names;
 use super::trouble::Trouble;
 use super::{PAGES_MAX, Remote};
 use crate::console::note;
+use crate::named;
 use credentials::Setup;
 use signature::{Scope, Unsigned, query, sign};
 
@@ -107,6 +108,8 @@ pub(super) fn bring(remote: &Remote, address: &BucketAddress, reach: Reach) -> R
     load_all(remote, &bucket.place, (&repository, &id), &bucket.listing, &bucket)?;
     repository.keep_listing(&id, &bucket.listing)?;
     repository.refer(&reference, &id)?;
+    let of_files = BucketAddress { prefix: bucket.folder.clone(), ..address.clone() };
+    named::keep(&repository.snapshot(&id), &Address::Bucket(of_files).to_string(), None);
     Ok(path_of(&repository, &id, &bucket.listing, &address.prefix))
 }
 

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::DataSource;
+use murmur_protocol::manifest::{BaseSpec, DataSource};
 use murmur_training::model::{lora, trained_layout};
 use murmur_training::{BaseWeights, Pretrained, PretrainedBase, PretrainedConfig, PretrainedError};
 
-use crate::console::note;
+use crate::console::{note, quoted};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 use crate::setup::arrangement::Fitted;
@@ -295,9 +295,10 @@ fn needed<'a>(manifest: &RunManifest, folder: Option<&'a Path>) -> Result<&'a Pa
     folder.ok_or_else(|| {
         let what = if manifest.lora.is_on() { "trains adapters on" } else { "begins from" };
         let message = format!("this run {what} a base model, and no folder of it is given");
-        let digest = &manifest.base.digest;
+        let BaseSpec { digest, remote, .. } = &manifest.base;
+        let place = if remote.is_empty() { "FOLDER".to_owned() } else { quoted(Path::new(remote)) };
         Failure::new(ExitCode::Files, message)
-            .hint(format!("give it with --base FOLDER: the model whose digest is {digest}"))
+            .hint(format!("give it with --base {place}: the model whose digest is {digest}"))
     })
 }
 
@@ -315,6 +316,16 @@ mod tests {
     use murmur_protocol::manifest::MlpModel;
 
     use super::*;
+
+    #[test]
+    fn a_base_that_is_missing_is_asked_for_by_the_place_that_the_run_names() {
+        let mut manifest = RunManifest::default();
+        manifest.base.digest = "00".repeat(32);
+        let hint = |manifest: &RunManifest| needed(manifest, None).expect_err("none is given").remedy().to_owned();
+        assert!(hint(&manifest).starts_with("give it with --base FOLDER: the model"), "{}", hint(&manifest));
+        manifest.base.remote = "hf://me/tiny".to_owned();
+        assert!(hint(&manifest).starts_with("give it with --base hf://me/tiny: the model"), "{}", hint(&manifest));
+    }
 
     #[test]
     fn a_base_is_refused_to_a_model_of_another_kind() {

@@ -9,6 +9,7 @@ use murmur_training::{Corpus, CorpusError, PretrainedConfig};
 
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
+use crate::named;
 use crate::settings::NodeSettings;
 use crate::setup::data_kind::DataKind;
 
@@ -70,20 +71,23 @@ pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
         doubtful.retain(|doubtful| DataKind::of(&doubtful.path).is_none());
     }
     if manifest.data.tokenizer.is_empty() && !doubtful.is_empty() {
-        note(&format!("warning: trained on as it is, though it looks like no text: {}", folders::described(&doubtful)));
+        let doubtful = named::shown(&folders::described(&doubtful));
+        note(&format!("warning: trained on as it is, though it looks like no text: {doubtful}"));
         note("hint: leave it out, or give the text that it was made from");
     }
     if !left_out.is_empty() {
         let (count, all) = (left_out.len(), left_out.len() + files.len());
-        let (are, left_out) = (if count == 1 { "is" } else { "are" }, folders::described(&left_out));
+        let (are, left_out) = (if count == 1 { "is" } else { "are" }, named::shown(&folders::described(&left_out)));
         note(&format!("warning: {count} of {all} entries of the data folders {are} not trained on: {left_out}"));
     }
 }
 
 /// Says of which files the syntax is trained on, and how the texts in them are read instead.
 fn warn_of_syntax(files: &[PathBuf]) {
-    let kinds: Vec<(DataKind, String)> =
-        files.iter().filter_map(|path| Some((DataKind::of(path)?, path.display().to_string()))).collect();
+    let kinds: Vec<(DataKind, String)> = files
+        .iter()
+        .filter_map(|path| Some((DataKind::of(path)?, named::shown(&path.display().to_string()))))
+        .collect();
     for kind in DataKind::ALL {
         let names: Vec<&str> = kinds.iter().filter(|(its, _)| *its == kind).map(|(_, name)| name.as_str()).collect();
         if names.is_empty() {

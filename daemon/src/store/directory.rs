@@ -255,13 +255,17 @@ impl DataDirectory {
         let Some(earlier) = DataDirectory::claimed(root)?.filter(|earlier| earlier != manifest) else {
             return Ok(());
         };
-        let differences = manifest.differences_in(&earlier, ["asked for", "in that directory"]).join("; ");
-        let message = format!("{} belongs to another run: {differences}", root.display());
-        Err(Failure::new(ExitCode::Settings, message).hint(format!(
+        Err(DataDirectory::anothers(root, &manifest.differences_in(&earlier, ["asked for", "in that directory"])))
+    }
+
+    /// It belongs to a run that differs so from the one that it is wanted for.
+    pub(crate) fn anothers(root: &Path, differences: &[String]) -> Failure {
+        let message = format!("{} belongs to another run: {}", root.display(), differences.join("; "));
+        Failure::new(ExitCode::Settings, message).hint(format!(
             "choose another directory with --data-dir, or another run.name in the run file; or remove the run that is there: murmur \
              remove {}",
             quoted(root)
-        )))
+        ))
     }
 
     /// Whether a directory may be a daemon's.

@@ -124,6 +124,7 @@ fn a_complete_run_is_finished_there_and_its_model_is_the_checkpoint() {
     assert!(run.metrics.keys().eq(told(&root).keys()), "metrics are sent although parameters are refused");
     let said = finished.errors.lines().filter(|line| line.contains("does not take parameters")).count();
     assert!(run.params.is_empty() && said == 1, "{}", finished.errors);
+    assert!(finished.errors.contains("the complete model is there"), "{}", finished.errors);
     let files: Vec<&String> = store.files.keys().collect();
     assert_eq!(files, ["0/run0/artifacts/model/model.safetensors"]);
     let model = fs::read(root.join("checkpoints/step-000000000200/model.safetensors")).expect("a checkpoint");

@@ -168,20 +168,27 @@ impl Client {
         if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
-        answer(request.send(ureq::SendBody::from_reader(&mut body))).map(drop)
+        // What it says of a file that it has taken is empty, or an empty object in older versions.
+        words(request.send(ureq::SendBody::from_reader(&mut body))).map(drop)
     }
 }
 
-/// What a server has said.
+/// What a server has said: an object.
 fn answer(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, Trouble> {
+    let parsed = serde_json::from_str(&words(answer)?).ok().filter(Value::is_object);
+    parsed.ok_or_else(|| Trouble::NoMlflow("its answer is no JSON".to_owned()))
+}
+
+/// The text of an answer that says that all went well.
+fn words(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<String, Trouble> {
     let mut answer = answer.map_err(failure)?;
     let status = answer.status();
     let leads_to = answer.headers().get("location").and_then(|place| place.to_str().ok()).map(str::to_owned);
     let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(failure)?;
-    let parsed: Option<Value> = serde_json::from_str(&text).ok().filter(Value::is_object);
     if status.is_success() {
-        return parsed.ok_or_else(|| Trouble::NoMlflow("its answer is no JSON".to_owned()));
+        return Ok(text);
     }
+    let parsed: Option<Value> = serde_json::from_str(&text).ok().filter(Value::is_object);
     // MLflow says what is wrong in these two fields.
     let code = parsed.as_ref().and_then(|said| said["error_code"].as_str()).unwrap_or_default();
     let message = parsed.as_ref().and_then(|said| said["message"].as_str()).unwrap_or(&text);

@@ -26,6 +26,9 @@ pub enum CorpusError {
     /// A folder holds files, and none of them is what the run reads.
     #[error("data folder {0} holds nothing to train on: {1}")]
     AllLeftOut(PathBuf, String),
+    /// A file that is named, and is not what the run reads.
+    #[error("data file {0} is no {1}, which this run reads")]
+    OtherKind(PathBuf, &'static str),
     /// A folder that murmur itself writes.
     #[error("{0} is a data directory of murmur: its checkpoints and logs are no data to train on")]
     DataDirectory(PathBuf),
@@ -182,7 +185,7 @@ pub enum CorpusError {
     #[error("folder {0} is none of the run's classes: {1}")]
     UnknownClass(PathBuf, String),
     /// A number of class names that is not the model's.
-    #[error("{names} classes (sub-folders of the data), but the model has {classes}")]
+    #[error("{names} {} (sub-folders of the data), but the model has {classes}", if *.names == 1 { "class" } else { "classes" })]
     ClassCount {
         /// How many names there are.
         names: usize,
@@ -222,6 +225,12 @@ impl CorpusError {
                 "check the folder, and data.source in the run file: it names the kind of data"
             }
             CorpusError::DataDirectory(_) => "give the folder or the files that hold the data",
+            CorpusError::OtherKind(..) => {
+                "data.source in the run file names the kind of data: files, json-lines, parquet, table, idx or image-folders"
+            }
+            CorpusError::NothingIn(_, what) if *what != "file" => {
+                "each class is a sub-folder of its images: FOLDER/CLASS/1.png; give FOLDER"
+            }
             CorpusError::NothingIn(..) => "give the files themselves, or the folder that they lie in",
             CorpusError::TooShort { .. } | CorpusError::TooFewImages(..) => {
                 "give more data, a smaller model.context, or another data.validation_fraction"

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use flate2::read::MultiGzDecoder;
 use murmur_protocol::manifest::DataSource;
 
 use super::CorpusError;
@@ -18,6 +19,12 @@ const DEPTH_MAX: usize = 16;
 
 /// The beginning of a file that tells its kind, in bytes: as much as git looks at.
 const HEAD_BYTES: usize = 8000;
+
+/// Names of files that are images.
+pub(super) const IMAGE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
+
+/// Names of files that are JSON Lines.
+const JSON_EXTENSIONS: [&str; 3] = ["jsonl", "ndjson", "json"];
 
 /// A text holds fewer control characters than one in this many bytes; compressed data has one in nine.
 const BYTES_PER_CONTROL: usize = 20;
@@ -85,6 +92,21 @@ pub struct Listing {
 /// # Errors
 /// When there is no path, one cannot be read, is a data directory of murmur, or a folder holds nothing to read.
 pub fn list(source: DataSource, paths: &[PathBuf]) -> Result<Listing, CorpusError> {
+    let mut listing = listed(source, paths)?;
+    if source == DataSource::ImageFolders {
+        let is_read = |path: &PathBuf| {
+            let is_of_class = |root: &PathBuf| path.parent().and_then(Path::parent) == Some(root.as_path());
+            paths.contains(path) || (is_called(path, &IMAGE_EXTENSIONS) && paths.iter().any(is_of_class))
+        };
+        let (read, others): (Vec<PathBuf>, Vec<PathBuf>) = listing.files.into_iter().partition(is_read);
+        listing.files = read;
+        listing.left_out.extend(others.into_iter().map(|path| LeftOut { path, reason: Reason::OtherKind }));
+    }
+    Ok(listing)
+}
+
+/// The same, with all that lies among images: their digest is of that, too.
+fn listed(source: DataSource, paths: &[PathBuf]) -> Result<Listing, CorpusError> {
     if paths.is_empty() {
         return Err(CorpusError::NoFiles);
     }
@@ -92,9 +114,18 @@ pub fn list(source: DataSource, paths: &[PathBuf]) -> Result<Listing, CorpusErro
     for path in paths {
         if !path.is_dir() {
             // What cannot be read is an error when it is opened.
-            let reason = head(path).ok().and_then(|head| reason_against(source, &head));
-            if source == DataSource::Files && reason == Some(Reason::Binary) {
-                listing.doubtful.push(LeftOut { path: path.clone(), reason: Reason::Binary });
+            let reason = head(path).ok().and_then(|head| reason_against(source, path, &head));
+            match (source, reason) {
+                (DataSource::Files, Some(Reason::Binary)) => {
+                    listing.doubtful.push(LeftOut { path: path.clone(), reason: Reason::Binary });
+                }
+                (DataSource::JsonLines, Some(Reason::Binary | Reason::OtherKind)) => {
+                    return Err(CorpusError::OtherKind(path.clone(), "JSON Lines"));
+                }
+                (DataSource::Parquet, Some(Reason::OtherKind)) => {
+                    return Err(CorpusError::OtherKind(path.clone(), "Parquet"));
+                }
+                _ => {}
             }
             listing.files.push(path.clone());
             continue;
@@ -116,7 +147,7 @@ pub fn list(source: DataSource, paths: &[PathBuf]) -> Result<Listing, CorpusErro
 
 /// The same without what is left out.
 pub(super) fn list_files(source: DataSource, paths: &[PathBuf]) -> Result<Vec<PathBuf>, CorpusError> {
-    Ok(list(source, paths)?.files)
+    Ok(listed(source, paths)?.files)
 }
 
 /// How many there are, with the first of them.
@@ -160,7 +191,7 @@ fn collect(
                 continue;
             }
         } else if kind.is_file() {
-            reason_against(source, &head(&path).map_err(|error| unreadable(&path, error))?)
+            reason_against(source, &path, &head(&path).map_err(|error| unreadable(&path, error))?)
         } else {
             Some(Reason::NoFile)
         };
@@ -206,18 +237,45 @@ fn head(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// Why a file that begins like this is not what a run of this source reads.
-fn reason_against(source: DataSource, head: &[u8]) -> Option<Reason> {
+fn reason_against(source: DataSource, path: &Path, head: &[u8]) -> Option<Reason> {
     let is_compressed = head.starts_with(&[0x1f, 0x8b]);
     match source {
         _ if head.is_empty() => Some(Reason::Empty),
         DataSource::Grammar | DataSource::ImageFolders => None,
         DataSource::Files => is_binary(head).then_some(Reason::Binary),
-        DataSource::JsonLines => (!is_compressed && is_binary(head)).then_some(Reason::Binary),
+        DataSource::JsonLines if !is_compressed && is_binary(head) => Some(Reason::Binary),
+        // What is wrong in a file that is called so is an error with its line.
+        DataSource::JsonLines if is_called_json(path) => None,
+        DataSource::JsonLines => (!begins_with_object(head, is_compressed)).then_some(Reason::OtherKind),
         DataSource::Table if head.starts_with(b"PAR1") || is_compressed => None,
         DataSource::Table => is_binary(head).then_some(Reason::Binary),
         DataSource::Parquet => (!head.starts_with(b"PAR1")).then_some(Reason::OtherKind),
         DataSource::Idx => (!is_compressed && !head.starts_with(&[0, 0])).then_some(Reason::OtherKind),
     }
+}
+
+/// Whether a file's name ends so.
+pub(super) fn is_called(path: &Path, extensions: &[&str]) -> bool {
+    let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    extensions.contains(&extension.as_str())
+}
+
+/// Whether it is that of JSON Lines, which may be compressed.
+fn is_called_json(path: &Path) -> bool {
+    let is_compressed = is_called(path, &["gz"]);
+    let name = if is_compressed { path.file_stem().map_or(path, Path::new) } else { path };
+    is_called(name, &JSON_EXTENSIONS)
+}
+
+/// Also true where nothing but space can be read.
+fn begins_with_object(head: &[u8], is_compressed: bool) -> bool {
+    let mut plain = [0; 512];
+    let begins = match is_compressed {
+        true => &plain[..MultiGzDecoder::new(head).read(&mut plain).unwrap_or(0)],
+        false => head,
+    };
+    let begins = begins.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begins);
+    begins.trim_ascii_start().first().is_none_or(|byte| *byte == b'{')
 }
 
 /// A zero byte, as git has it, or many control characters: compressed data without one at its beginning.
@@ -339,8 +397,16 @@ mod tests {
     fn a_folder_of_another_kind_of_data_is_read_for_that_kind() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
-        let files: [(&str, &[u8]); 4] = [
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut encoder, b"a,b\n1,2\n").expect("compressed");
+        let table = encoder.finish().expect("compressed");
+        let files: [(&str, &[u8]); 9] = [
             ("README.md", b"# Data"),
+            ("bad.jsonl", b"no object"),
+            ("bad.jsonl.gz", &table),
+            ("d.csv.gz", &table),
+            ("e.txt", b"\xef\xbb\xbf\n {\"text\": \"a\"}"),
+            ("f.csv", b"a,b"),
             ("a.parquet", b"PAR1\0\0"),
             ("b.gz", b"\x1f\x8b\x08\0"),
             ("c.idx", b"\0\0\x08\x01"),
@@ -350,12 +416,38 @@ mod tests {
         }
         let listed = |source| names(root, &list(source, &[root.to_owned()]).expect("files").files);
         assert_eq!(listed(DataSource::Parquet), ["a.parquet"]);
-        assert_eq!(listed(DataSource::Idx), ["b.gz", "c.idx"]);
-        assert_eq!(
-            listed(DataSource::JsonLines),
-            ["README.md", "b.gz"],
-            "what is no JSON there is an error with its line"
-        );
+        assert_eq!(listed(DataSource::Idx), ["b.gz", "bad.jsonl.gz", "c.idx", "d.csv.gz"]);
+        let json = list(DataSource::JsonLines, &[root.to_owned()]).expect("files");
+        let expected = ["b.gz", "bad.jsonl", "bad.jsonl.gz", "e.txt"];
+        assert_eq!(names(root, &json.files), expected, "what is no JSON in bad.jsonl is an error with its line");
+        let others: Vec<String> =
+            json.left_out.iter().filter(|left| left.reason == Reason::OtherKind).map(|left| left.to_string()).collect();
+        assert!(others.len() == 3 && others[0].ends_with("README.md (of another kind)"), "{others:?}");
+        for (source, name, kind) in [
+            (DataSource::JsonLines, "README.md", "JSON Lines"),
+            (DataSource::JsonLines, "a.parquet", "JSON Lines"),
+            (DataSource::Parquet, "f.csv", "Parquet"),
+        ] {
+            let error = list(source, &[root.join(name)]).expect_err("of another kind");
+            assert!(error.to_string().ends_with(&format!("{name} is no {kind}, which this run reads")), "{error}");
+            assert!(error.remedy().starts_with("data.source"), "{}", error.remedy());
+        }
+    }
+
+    #[test]
+    fn what_lies_among_images_is_named_and_counts_in_the_digest_as_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        std::fs::create_dir_all(root.join("cat/old")).expect("folders");
+        for name in ["cat/1.PNG", "cat/2.jpeg", "cat/readme.txt", "cat/old/3.png", "4.png"] {
+            std::fs::write(root.join(name), "content").expect("written");
+        }
+        let roots = [root.to_owned()];
+        let listing = list(DataSource::ImageFolders, &roots).expect("files");
+        assert_eq!(names(root, &listing.files), ["cat/1.PNG", "cat/2.jpeg"]);
+        let expected = ["4.png", "cat/old/3.png", "cat/readme.txt"].map(|name| (name.to_owned(), Reason::OtherKind));
+        assert_eq!(left_out(root, &listing), expected);
+        assert_eq!(list_files(DataSource::ImageFolders, &roots).expect("files").len(), 5);
     }
 
     /// The digest of the data must not depend on whether a node has its own directory among them.

@@ -10,16 +10,13 @@ use image::{DynamicImage, ImageReader};
 use rayon::prelude::*;
 
 use super::CorpusError;
-use super::folders::entries;
+use super::folders::{IMAGE_EXTENSIONS, entries, is_called};
 use super::held_out::mark_of;
 use super::image_shape::ImageShape;
 use super::prepared::{Key, open_or_write, unwritable};
 
 /// Images that are decoded at once, on all threads.
 const BATCH: usize = 256;
-
-/// Names of files that are images.
-const EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// The names of all sub-folders of `roots`, sorted: the classes of a run that names none.
 ///
@@ -101,7 +98,8 @@ fn sub_folders(roots: &[PathBuf]) -> Result<Vec<PathBuf>, CorpusError> {
     let mut folders = Vec::new();
     for root in roots {
         let before = folders.len();
-        folders.extend(entries(root)?.into_iter().filter(|path| path.is_dir()));
+        let entries = if root.is_file() { Vec::new() } else { entries(root)? };
+        folders.extend(entries.into_iter().filter(|path| path.is_dir()));
         if folders.len() == before {
             return Err(CorpusError::NothingIn(root.clone(), "sub-folder, one for each class"));
         }
@@ -119,8 +117,7 @@ fn name_of(folder: &Path) -> String {
 }
 
 fn is_image(path: &Path) -> bool {
-    let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    EXTENSIONS.contains(&extension.as_str()) && path.is_file()
+    is_called(path, &IMAGE_EXTENSIONS) && path.is_file()
 }
 
 #[cfg(test)]
@@ -159,7 +156,12 @@ mod tests {
     fn what_is_no_image_or_no_class_is_named() {
         let root = tempfile::tempdir().expect("a folder");
         let roots = [root.path().to_owned()];
-        assert!(class_names(&roots).expect_err("no classes").to_string().contains("holds no sub-folder"));
+        let image = root.path().join("1.png");
+        std::fs::write(&image, b"\x89PNG").expect("written");
+        for given in [&roots[0], &image] {
+            let error = class_names(std::slice::from_ref(given)).expect_err("no classes");
+            assert!(error.to_string().contains("holds no sub-folder") && error.remedy().contains("/CLASS/"), "{error}");
+        }
         std::fs::create_dir(root.path().join("cat")).expect("a folder");
         let message = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
