@@ -75,6 +75,7 @@ class Swarm:
             self._command += ["--steps", str(steps)]
         if directory is not None:
             self._command += ["--directory", str(directory)]
+        self._own = list(self._command)
         self._command += options or []
         self._process: "Optional[subprocess.Popen[str]]" = None
         self._errors: Optional[IO[str]] = None
@@ -187,7 +188,11 @@ class Swarm:
         self._errors.seek(0)
         lines = self._errors.read().splitlines()
         said = {word: line[len(word) + 2 :] for word in ("error", "hint") for line in lines if line.startswith(f"{word}: ")}
-        return MurmurError(said.get("error", f"murmur local has ended with {code}"), said.get("hint"))
+        error, hint = said.get("error", f"murmur local has ended with {code}"), said.get("hint")
+        # Both may have the same version, so what tells is that the program does not know what this package asks for.
+        if any(error.startswith(f"unexpected argument '{argument}'") for argument in self._own):
+            hint = f"{self._own[0]} is older than this package: install the murmur of the same release, or give its path as binary="
+        return MurmurError(error, hint)
 
 
 def _program(given: Union[str, Path, None]) -> Path:

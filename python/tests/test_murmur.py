@@ -187,6 +187,23 @@ class Refusals(Case):
                 with murmur.local(nodes=few, binary=BINARY):
                     self.fail("it started")
 
+    @unittest.skipIf(os.name == "nt", "the old program is a script of a shell")
+    def test_a_program_older_than_the_package_is_named(self):
+        old = self.folder / "old"
+        old.write_text("#!/bin/sh\necho \"error: unexpected argument '--until-stdin-closes' found\" >&2\nexit 2\n")
+        old.chmod(0o755)
+        with self.assertRaises(murmur.MurmurError) as refused:
+            with murmur.local(binary=old):
+                self.fail("it started")
+        self.assertIn(f"{old} is older than this package", refused.exception.hint)
+        self.assertIn("binary=", refused.exception.hint)
+        # What the user asks for besides is the user's.
+        with self.assertRaises(murmur.MurmurError) as refused:
+            with self.local(nodes=1, options=["--unheard-of"]):
+                self.fail("it started")
+        self.assertIn("--unheard-of", refused.exception.message)
+        self.assertNotIn("older", str(refused.exception))
+
     def test_daemons_that_are_not_ready_in_time_are_stopped(self):
         with self.assertRaisesRegex(murmur.MurmurError, "not ready after 0 s"):
             with self.local(nodes=1, ready_timeout=0.0):
