@@ -105,18 +105,19 @@ impl From<Trouble> for Stop {
 /// When it does not come, is not what it should be, or cannot be written.
 pub(crate) fn load(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress) -> Result<Loaded, Trouble> {
     let (mut furthest, mut failures, mut has_doubted) = (None, 0, false);
+    let mut counted = 0;
     loop {
         progress.hold(allowance.reason().is_some());
         allowance.wait();
         progress.hold(false);
         let begin = length_of(&wanted.incomplete);
-        let mut counted = 0;
+        // What is here is counted anew by each attempt, and shown while the next one is waited for.
+        progress.drop_bytes(std::mem::take(&mut counted));
         let stop = match attempt(wanted, allowance, progress, &mut counted) {
             Ok(loaded) => match wrong(wanted, &loaded) {
                 None => return Ok(loaded.0),
                 Some(trouble) => {
                     let _ = std::fs::remove_file(&wanted.incomplete);
-                    progress.drop_bytes(counted);
                     // A part of an earlier life may be what is wrong: once more from its beginning.
                     if begin == 0 || std::mem::replace(&mut has_doubted, true) {
                         return Err(trouble);
@@ -126,7 +127,6 @@ pub(crate) fn load(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progre
             },
             Err(stop) => stop,
         };
-        progress.drop_bytes(counted);
         let (reason, asked, silent) = match stop {
             Stop::For(trouble) => return Err(trouble),
             Stop::Rest => continue,
