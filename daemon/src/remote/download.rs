@@ -111,8 +111,6 @@ pub(crate) fn load(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progre
         allowance.wait();
         progress.hold(false);
         let begin = length_of(&wanted.incomplete);
-        // What is here is counted anew by each attempt, and shown while the next one is waited for.
-        progress.drop_bytes(std::mem::take(&mut counted));
         let stop = match attempt(wanted, allowance, progress, &mut counted) {
             Ok(loaded) => match wrong(wanted, &loaded) {
                 None => return Ok(loaded.0),
@@ -174,8 +172,7 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     let mut hashes = Hashes::new(wanted);
     if wanted.bytes.is_some_and(|bytes| here == bytes) && here > 0 {
         hashes.read(&mut file).map_err(written)?;
-        progress.found(here);
-        *counted += here;
+        count_from(here, progress, counted);
         return Ok(hashes.end(here));
     }
     let mut headers = Vec::new();
@@ -204,14 +201,14 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     let total = match part {
         Some((start, total)) if start == here && here > 0 => {
             hashes.read(&mut file).map_err(written)?;
-            progress.found(here);
-            *counted += here;
+            count_from(here, progress, counted);
             total
         }
         _ if answer.status == StatusCode::OK => {
             // All of it: the server knows no parts, or the content has changed.
             file.set_len(0).map_err(written)?;
             here = 0;
+            count_from(here, progress, counted);
             wanted.keep_validator(answer.header("etag")).map_err(written)?;
             answer.header("content-length").and_then(|text| text.parse().ok())
         }
@@ -268,6 +265,12 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     }
     file.sync_all().map_err(written)?;
     Ok(hashes.end(here))
+}
+
+/// An attempt begins with what is here; until then what the one before has counted is shown.
+fn count_from(here: u64, progress: &Progress, counted: &mut u64) {
+    progress.drop_bytes(std::mem::replace(counted, here));
+    progress.found(here);
 }
 
 /// The line broke: what has come stays.
