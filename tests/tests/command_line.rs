@@ -160,6 +160,20 @@ fn malformed_tickets_and_addresses_are_refused_before_anything_else() {
     assert!(message.contains("murmur join murmur1…") && message.contains("murmur join --bootstrap /ip4/"), "{message}");
 }
 
+/// Nobody has to answer for that to be known.
+#[test]
+fn who_joins_a_closed_run_by_an_address_alone_is_told_that_it_takes_a_ticket() {
+    let folder = folder();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "ab".repeat(32)).expect("written");
+    for more in [&["--secret-file", text(&file)][..], &["--closed"]] {
+        let (code, message) =
+            failure(folder.path(), &[&["join", "--bootstrap", "/ip4/192.0.2.7/tcp/4711"], more].concat());
+        assert!(code == 3 && message.contains(&format!("{} is for a closed run", more[0])), "{message}");
+        assert!(message.contains("who joins one needs its ticket") && message.contains("hint: "), "{message}");
+    }
+}
+
 #[test]
 fn a_misspelt_environment_variable_is_told() {
     let folder = folder();

@@ -182,13 +182,10 @@ fn check_ticket_needed(settings: &NodeSettings) -> Result<(), Failure> {
 
 /// A run that a member tells without a secret is open: a node with one of its own would reach nobody.
 fn check_openness(settings: &NodeSettings, secret: Option<&Secret>) -> Result<(), Failure> {
-    let NetworkSettings { closed, secret_file, .. } = &settings.network;
-    if secret.is_some() || (!closed && secret_file.as_os_str().is_empty()) {
+    if secret.is_some() || !settings.network.closed {
         return Ok(());
     }
-    let option = if *closed { "--closed" } else { "--secret-file" };
-    let message = format!("this run is open: {option} would part this node from it");
-    Err(Failure::new(ExitCode::Settings, message)
+    Err(Failure::new(ExitCode::Settings, "this run is open: --closed would part this node from it")
         .hint("leave it out, in the node file and the environment too; only who founds a run can close it"))
 }
 

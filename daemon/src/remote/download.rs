@@ -105,18 +105,17 @@ impl From<Trouble> for Stop {
 /// When it does not come, is not what it should be, or cannot be written.
 pub(crate) fn load(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress) -> Result<Loaded, Trouble> {
     let (mut furthest, mut failures, mut has_doubted) = (None, 0, false);
+    let mut counted = 0;
     loop {
         progress.hold(allowance.reason().is_some());
         allowance.wait();
         progress.hold(false);
         let begin = length_of(&wanted.incomplete);
-        let mut counted = 0;
         let stop = match attempt(wanted, allowance, progress, &mut counted) {
             Ok(loaded) => match wrong(wanted, &loaded) {
                 None => return Ok(loaded.0),
                 Some(trouble) => {
                     let _ = std::fs::remove_file(&wanted.incomplete);
-                    progress.drop_bytes(counted);
                     // A part of an earlier life may be what is wrong: once more from its beginning.
                     if begin == 0 || std::mem::replace(&mut has_doubted, true) {
                         return Err(trouble);
@@ -126,7 +125,6 @@ pub(crate) fn load(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progre
             },
             Err(stop) => stop,
         };
-        progress.drop_bytes(counted);
         let (reason, asked, silent) = match stop {
             Stop::For(trouble) => return Err(trouble),
             Stop::Rest => continue,
@@ -174,8 +172,7 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     let mut hashes = Hashes::new(wanted);
     if wanted.bytes.is_some_and(|bytes| here == bytes) && here > 0 {
         hashes.read(&mut file).map_err(written)?;
-        progress.found(here);
-        *counted += here;
+        count_from(here, progress, counted);
         return Ok(hashes.end(here));
     }
     let mut headers = Vec::new();
@@ -204,14 +201,14 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     let total = match part {
         Some((start, total)) if start == here && here > 0 => {
             hashes.read(&mut file).map_err(written)?;
-            progress.found(here);
-            *counted += here;
+            count_from(here, progress, counted);
             total
         }
         _ if answer.status == StatusCode::OK => {
             // All of it: the server knows no parts, or the content has changed.
             file.set_len(0).map_err(written)?;
             here = 0;
+            count_from(here, progress, counted);
             wanted.keep_validator(answer.header("etag")).map_err(written)?;
             answer.header("content-length").and_then(|text| text.parse().ok())
         }
@@ -268,6 +265,12 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     }
     file.sync_all().map_err(written)?;
     Ok(hashes.end(here))
+}
+
+/// An attempt begins with what is here; until then what the one before has counted is shown.
+fn count_from(here: u64, progress: &Progress, counted: &mut u64) {
+    progress.drop_bytes(std::mem::replace(counted, here));
+    progress.found(here);
 }
 
 /// The line broke: what has come stays.

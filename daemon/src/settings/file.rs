@@ -59,13 +59,18 @@ fn read(path: &Path, kind: &str) -> Result<String, Failure> {
     bounded(path, FILE_BYTES_MAX).map_err(unreadable)?.ok_or_else(|| too_long(path, kind, FILE_BYTES_MAX))
 }
 
-/// What was probably meant by a run file that is not there: a run of this machine by its name, a file by its name without the
-/// ending, or the built-in run.
+/// What was probably meant by a run file that is not there: a run of this machine by its name, or what is meant where there is none.
 fn meant_by(path: &Path) -> Option<String> {
-    if let Some(node) = Run::named(path).filter(|run| run.nodes == [run.directory.as_path()]) {
-        let folder = quoted(&node.directory);
-        return Some(format!("that is a run of this machine: `murmur start --data-dir {folder}` goes on with it"));
-    }
+    let run = Run::named(path).filter(|run| run.nodes == [run.directory.as_path()]);
+    let goes_on = |run: Run| {
+        let folder = quoted(&run.directory);
+        format!("that is a run of this machine: `murmur start --data-dir {folder}` goes on with it")
+    };
+    run.map(goes_on).or_else(|| meant_without(path))
+}
+
+/// A file by its name without the ending, or the built-in run.
+fn meant_without(path: &Path) -> Option<String> {
     let file = path.with_added_extension("toml");
     if let Some(file) = [file.clone(), Path::new("configs/runs").join(&file)].iter().find(|file| file.is_file()) {
         return Some(format!("did you mean {}?", quoted(file)));
@@ -304,9 +309,9 @@ mod tests {
     fn a_run_that_is_named_without_a_file_is_told_how_it_is_begun() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let hint = |name: &Path| load_run_manifest(name).expect_err("no file").remedy().to_owned();
-        assert!(
-            hint(Path::new("stories")).starts_with("the built-in run stories needs no run file: leave the word out")
-        );
+        // A machine may have a run of this name.
+        let built_in = meant_without(Path::new("stories")).expect("it is built in");
+        assert!(built_in.starts_with("the built-in run stories needs no run file: leave the word out"), "{built_in}");
         let mine = folder.path().join("mine");
         assert!(hint(&mine).starts_with("`murmur init` writes"), "{}", hint(&mine));
         std::fs::write(folder.path().join("mine.toml"), "").expect("written");

@@ -82,19 +82,6 @@ fn who_joins_an_open_run_as_a_closed_one_is_refused() {
     assert!(code == 3 && message.contains("--secret-file would part this node from it"), "{message}");
 }
 
-/// Nobody has to answer for that to be known.
-#[test]
-fn who_joins_a_closed_run_by_an_address_alone_is_told_that_it_takes_a_ticket() {
-    let folder = folder();
-    let file = folder.path().join("secret");
-    std::fs::write(&file, "ab".repeat(32)).expect("written");
-    for more in [&["--secret-file", text(&file)][..], &["--closed"]] {
-        let (code, message) = refused(&folder, &[&["--bootstrap", "/ip4/192.0.2.7/tcp/4711"], more].concat());
-        assert!(code == 3 && message.contains(&format!("{} is for a closed run", more[0])), "{message}");
-        assert!(message.contains("who joins one needs its ticket") && message.contains("hint: "), "{message}");
-    }
-}
-
 /// A ticket is asked for in another folder than that in which the daemon was started.
 #[test]
 fn a_ticket_of_a_closed_run_with_a_relative_folder_is_had_from_anywhere() {
