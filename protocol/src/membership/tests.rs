@@ -276,7 +276,9 @@ fn the_lost_leave_the_view_for_the_reserve_and_are_dialed_now_and_then() {
         let mut effects = Vec::new();
         for now in (0..until).step_by(20) {
             effects.extend(setting.pass(now, |_| true));
-            (1..12).for_each(|number| setting.membership.on_answer(second(now), peer(number)));
+            for number in 1..12 {
+                setting.membership.on_answer(second(now), peer(number));
+            }
         }
         effects
     };
@@ -302,7 +304,9 @@ fn a_member_lost_lately_is_dialed_every_half_minute() {
     let mut effects = Vec::new();
     for now in (10..310).step_by(10) {
         effects.extend(setting.pass(now, |_| true));
-        (1..12).for_each(|number| setting.membership.on_answer(second(now), peer(number)));
+        for number in 1..12 {
+            setting.membership.on_answer(second(now), peer(number));
+        }
     }
     let count = dialed(&effects).iter().filter(|dialed| **dialed == peer(12)).count();
     assert!((5..=12).contains(&count), "{count} times in five minutes");
