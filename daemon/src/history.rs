@@ -78,6 +78,18 @@ impl History {
         pairs.filter_map(|(one, other)| Some(seen_by(one, other)?.min(seen_by(other, one)?))).reduce(f64::max)
     }
 
+    /// Seconds up to `end` in which at least one of these nodes ran, as their journals tell.
+    pub(crate) fn ran(nodes: &[&NodeHistory], end: f64) -> f64 {
+        let mut sessions: Vec<_> = nodes.iter().flat_map(|node| &node.sessions).collect();
+        sessions.sort_by(|one, other| one.begin.total_cmp(&other.begin));
+        let (mut ran, mut until) = (0.0, f64::NEG_INFINITY);
+        for session in sessions {
+            ran += (session.end.min(end) - session.begin.max(until)).max(0.0);
+            until = session.end.max(until);
+        }
+        ran
+    }
+
     /// The runs that the journals are of: id and name.
     pub(crate) fn runs(&self) -> BTreeMap<&str, &str> {
         let runs = self.nodes.values().map(|node| (node.run.run.as_str(), node.run.run_name.as_str()));

@@ -174,6 +174,9 @@ fn a_comparison_shows_ratios_to_the_first_of_scenarios_and_results() {
     assert!(output.status.success(), "{output:?}");
     let loss = stdout(&output).lines().find(|line| line.starts_with("loss, mean")).map(str::to_owned);
     assert!(loss.as_ref().is_some_and(|line| line.ends_with("×1.000")), "{loss:?}");
+    let says_seeds_differ = |output: &Output| String::from_utf8_lossy(&output.stderr).contains("of different seeds");
+    assert!(!says_seeds_differ(&output), "{output:?}");
+    assert!(says_seeds_differ(&simulate(&["compare", results, &path, "--seeds", "0..1"])));
 }
 
 /// A pipe that is closed ends neither the work nor what it is to write.

@@ -40,7 +40,7 @@ pub struct CompareOptions {
     /// Seeds without faults.
     #[arg(long, value_name = "N", default_value = "3", help_heading = TRAINING, value_parser = whole::<u64>(1..=100, ""))]
     pub seeds: u64,
-    /// The loss that times are told for [default: what all reach].
+    /// The loss that times are told for [default: what every method but alone reaches].
     #[arg(long, value_name = "LOSS", help_heading = TRAINING,
         value_parser = decimal(|number| number > 0.0 && number < 100.0, "a number above 0, below 100"))]
     pub target: Option<f64>,

@@ -53,6 +53,7 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     let figures = Figures::new(&results, options.target);
     let mut lines = vec![figures.verdict(&results), String::new()];
     lines.extend(figures.table().lines_within(COLUMNS, 1));
+    lines.push(format!("A loss of {:.3} is {}.", figures.target, figures.target_source));
     lines.extend(of_faults(&figures, &results));
     let goes_on = options.real && !interruption.load(Ordering::Relaxed);
     // A failure of real daemons is told at the end: what there is besides is worth as much without them.

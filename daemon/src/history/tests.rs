@@ -182,7 +182,7 @@ fn what_old_files_told_makes_no_node_faster_and_none_idle() {
     let node = &history.nodes[ADA];
     assert_eq!(node.place.tokens, 50_006_000.0, "it has trained on them all the same");
     let page = page_of(&history, false);
-    assert!(page.contains("Together 50,006,000 in training, which is 100 a second"), "{page}");
+    assert!(page.contains(">50,006,000 in training, which is 100 a second while it trains"), "{page}");
     let (_, given) = page.split_once("What each machine gave").expect("a table");
     let row = given.split("</tr>").nth(1).expect("a row");
     assert!(row.contains(">100 %<") && row.contains(">5 d 18 h<"), "{row}");
@@ -222,7 +222,8 @@ fn the_page_says_in_its_first_sentence_what_came_of_it() {
     let whole = history(ada.into_iter().chain(bob));
     let page = page_of(&whole, false);
     let verdict = page.lines().find(|line| line.contains("class=\"verdict\"")).expect("a verdict");
-    let expected = "The run \u{201c}tiny\u{201d} is complete: 2 nodes of 3 trained together over 1 min 46 s, the loss on held-out \
+    let expected = "The run \u{201c}tiny\u{201d} is complete: 2 nodes of 3 trained together over 1 min 46 s (all off for 56 s of it), \
+                    the loss on held-out \
                     data fell from 4.034 to 3.146 nats per byte, and the models stayed together; but a node broke off once, 25 % \
                     of 4 exchanges failed, and 1 warning was given.";
     assert!(verdict.contains(expected), "{verdict}");
@@ -438,10 +439,10 @@ fn of_nothing_nothing_is_drawn() {
     let mut silent = Teller::new(ADA);
     silent.begin("ada", 0);
     let page = page_of(&history(silent.told), false);
-    for part in ["no loss is known", "No speed is known", "completed no exchange", "no member was told of", "not known"]
-    {
+    for part in ["no loss is known", "No speed is known", "completed no exchange", "not known"] {
         assert!(page.contains(part), "{part} is missing");
     }
+    assert!(!page.contains("Who sent how much"), "it sent nothing to anybody");
     // The only drawing is of who was there.
     assert_eq!(page.matches("<svg").count(), 1);
 }
@@ -452,6 +453,34 @@ fn a_journal_that_is_given_twice_is_found() {
     let mut whole = history(ada);
     assert_eq!(whole.add(history(bob.clone())), None);
     assert_eq!(whole.add(history(bob)), Some(BOB.to_owned()));
+}
+
+/// A partner divides by its own training, so each can say only what it saw; and nobody trains while it is off.
+#[test]
+fn a_report_of_one_node_says_whose_view_it_is_and_how_long_it_was_off() {
+    let (ada, mut bob) = story();
+    let one = history(ada.clone());
+    let page = page_of(&one, false);
+    let off = "with others over 1 min 46 s (off for 1 min 5 s of it), ";
+    for part in
+        [off, "the models stayed together, as this node saw it", "a node is off", "judge the same minute", "5.0 MB"]
+    {
+        assert!(page.contains(part), "{part} is missing: {page}");
+    }
+    let of_several = ["<th>share</th>", "counted by both", "Together "];
+    assert!(!of_several.iter().any(|part| page.contains(part)), "{page}");
+    for record in &mut bob {
+        if let Body::Sample(sample) = &mut record.body {
+            sample.ratio = Some(9.0);
+        }
+    }
+    let verdict = verdict::verdict(&history(bob.clone()), false);
+    assert!(
+        verdict.contains("over 31 s, ") && verdict.contains("% of the time together, as this node saw it"),
+        "{verdict}"
+    );
+    let both = page_of(&history(ada.into_iter().chain(bob)), false);
+    assert!(of_several.iter().all(|part| both.contains(part)) && !both.contains("this node saw"), "{both}");
 }
 
 /// A run of ten minutes was said to have gone on for 1,010 days.

@@ -18,12 +18,21 @@ pub(super) fn verdict(history: &History, is_redacted: bool) -> String {
     // Who has trained may serve others for days.
     let trained_until = nodes().map(|node| node.trained_until).fold(0.0, f64::max);
     let end = if trained_until > 0.0 { trained_until } else { end };
-    let lasted = match history.clocks_apart() {
-        None => end - begin,
+    let (lasted, ran) = match history.clocks_apart() {
+        None => (end - begin, History::ran(&nodes().collect::<Vec<_>>(), end)),
         // Times of different machines cannot be set beside each other.
-        Some(_) => nodes().filter_map(|node| Some(node.time - node.begin()?)).fold(0.0, f64::max),
+        Some(_) => {
+            let own = nodes().filter_map(|node| Some((node.time - node.begin()?, History::ran(&[node], node.time))));
+            own.max_by(|one, other| one.0.total_cmp(&other.0)).unwrap_or_default()
+        }
     };
-    let time = duration(Duration::try_from_secs_f64(lasted).unwrap_or_default());
+    let spoken = |seconds: f64| duration(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    let off = match lasted - ran {
+        off if off <= NOTABLE * lasted => String::new(),
+        off if history.nodes.len() == 1 => format!(" (off for {} of it)", spoken(off)),
+        off => format!(" (all off for {} of it)", spoken(off)),
+    };
+    let time = spoken(lasted) + &off;
     let name = nodes()
         .next()
         .filter(|_| !is_redacted)
@@ -48,7 +57,7 @@ pub(super) fn verdict(history: &History, is_redacted: bool) -> String {
     let mut parts = vec![format!("{told} over {time}")];
     parts.push(loss(history).unwrap_or_else(|| "no loss is known".to_owned()));
     match drifting(history) {
-        Some(share) if share <= NOTABLE => parts.push("the models stayed together".to_owned()),
+        Some(share) if share <= NOTABLE => parts.push(format!("the models stayed together{}", seen_by_one(history))),
         None if exchanges > 0 => parts.push("it is not known how far apart the models were".to_owned()),
         _ => {}
     }
@@ -132,6 +141,11 @@ pub(super) fn unit(history: &History) -> String {
     format!("nats per {}", prediction.unwrap_or("prediction"))
 }
 
+/// A partner has ratios of its own for the same exchanges.
+fn seen_by_one(history: &History) -> &'static str {
+    if history.nodes.len() == 1 { ", as this node saw it" } else { "" }
+}
+
 /// The share of the time in which models drifted apart, as far as it is known.
 fn drifting(history: &History) -> Option<f64> {
     let sum = |of: fn(&NodeHistory) -> u64| history.nodes.values().map(of).sum::<u64>();
@@ -154,8 +168,9 @@ fn troubles(history: &History) -> Vec<String> {
     }
     if let Some(share) = drifting(history).filter(|share| *share > NOTABLE) {
         all.push(format!(
-            "the models were further apart than they should be for {} of the time",
-            figures::share(share)
+            "the models were further apart than they should be for {} of the time together{}",
+            figures::share(share),
+            seen_by_one(history)
         ));
     }
     let apart = history.nodes.values().map(|node| node.apart_seconds).fold(0.0, f64::max);

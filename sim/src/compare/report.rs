@@ -60,6 +60,8 @@ pub struct Row {
 pub struct Figures {
     /// The loss that time and bytes are told for.
     pub target: f64,
+    /// Where that loss comes from, in a phrase.
+    pub target_source: String,
     /// The methods, the fastest to the target first.
     pub rows: Vec<Row>,
     /// By method, then by fault.
@@ -78,7 +80,7 @@ impl Figures {
     /// alone reached at its end, methods left out of which a seed diverged, did not finish or ends where it began.
     pub fn new(results: &Results, target: Option<f64>) -> Figures {
         let methods = || results.plan.methods.iter();
-        let worst = |method: &Method| {
+        let worst = |method: &&Method| {
             let runs = results.of(method);
             let has_learned =
                 |run: &&Outcome| run.is_complete && run.points.first().is_some_and(|start| run.end().loss < start.loss);
@@ -86,13 +88,23 @@ impl Figures {
                 .all(has_learned)
                 .then(|| runs.iter().map(|run| run.end().loss).fold(f64::NEG_INFINITY, f64::max))
         };
-        let reached_by_all =
-            |is_alone| methods().filter(|m| (m.kind == Kind::Alone) == is_alone).filter_map(worst).reduce(f64::max);
+        let learned = |is_alone| {
+            let of_kind = methods().filter(|method| (method.kind == Kind::Alone) == is_alone);
+            of_kind.filter(|method| worst(method).is_some()).collect::<Vec<_>>()
+        };
+        let counted = Some(learned(false)).filter(|together| !together.is_empty()).unwrap_or_else(|| learned(true));
         // Where all diverged, what any of them had reached before.
         let points = || results.runs.iter().flat_map(|run| &run.points).map(|point| point.loss);
-        let own = reached_by_all(false)
-            .or_else(|| reached_by_all(true))
-            .or_else(|| points().filter(|loss| loss.is_finite()).reduce(f64::min));
+        let own = counted.iter().filter_map(worst).reduce(f64::max);
+        let own = own.or_else(|| points().filter(|loss| loss.is_finite()).reduce(f64::min));
+        let others: Vec<&str> =
+            methods().filter(|method| !counted.contains(method)).map(|method| method.name).collect();
+        let target_source = match (target, counted.len()) {
+            (Some(_), _) => "set by --target".to_owned(),
+            (None, 0) => "the least that any method had before it diverged or ended".to_owned(),
+            (None, _) if others.is_empty() => "what every method reached with every seed".to_owned(),
+            (None, _) => format!("what every method but {} reached with every seed", others.join(", ")),
+        };
         let target = target.unwrap_or((own.unwrap_or(0.0) * 1000.0).ceil() / 1000.0);
         let calm = methods().flat_map(|method| results.of(method));
         let has_learned = calm.filter(|run| run.is_complete && run.end().loss.is_finite());
@@ -102,7 +114,7 @@ impl Figures {
         rows.sort_by(|one, other| time(one).total_cmp(&time(other)));
         let costs =
             methods().flat_map(|method| results.plan.faults.iter().map(|fault| cost(results, method, *fault, target)));
-        Figures { target, costs: costs.collect(), rows, fewest_tokens }
+        Figures { target, target_source, costs: costs.collect(), rows, fewest_tokens }
     }
 
     /// Whether methods that did all their steps took other tokens than others.

@@ -36,7 +36,8 @@ pub struct NetworkSpec {
     /// By TCP that takes a packet's way, by QUIC up to 10 s; where the machine is gone with the process, up to 34 s.
     pub detection: (Duration, Duration),
     /// Whether a downlink carries a transfer as soon as it has the time for all of it. Else it carries transfers in the order in
-    /// which they were given to their senders' uplinks, and is idle before one that waits there for long.
+    /// which they were given to their senders' uplinks, and is idle before one that waits there for long. A real line has no such
+    /// order: scenario files leave this off, so that transfers are late rather than early and a seed's run stays the same.
     pub fills_gaps: bool,
 }
 

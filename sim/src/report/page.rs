@@ -7,7 +7,7 @@ use super::html::{self, linked_table};
 use super::plots::{SEEDS_SHADED, plots, plots_of};
 use super::row::Row;
 use super::svg::escaped;
-use super::{COLUMNS, RunReport, SeedReport, bytes, counted, number, summary};
+use super::{COLUMNS, RunReport, SeedReport, bytes, count, counted, number, summary};
 
 /// Seeds with a section of their own, those with a failed check first: the others are a row of the table.
 const SECTIONS_MAX: usize = 20;
@@ -117,7 +117,7 @@ fn cells(seed: &SeedReport) -> Vec<String> {
         number(end.loss),
         number(end.disagreement),
         number(end.worst_disagreement_at_end),
-        end.exchanges_completed.to_string(),
+        count(end.exchanges_completed as f64),
         bytes(end.payload_bytes as f64),
         checks,
     ]

@@ -68,6 +68,10 @@ pub(super) fn run(options: &SimCompareOptions) -> anyhow::Result<()> {
             comparison(&compared).lines().iter().for_each(|line| print_line(line));
         }
     }
+    let seeds_of = |report: &RunReport| report.seeds.iter().map(|seed| seed.seed).collect::<Vec<_>>();
+    if reports.windows(2).any(|pair| seeds_of(&pair[0].1) != seeds_of(&pair[1].1)) {
+        note("these runs are of different seeds, which may differ more than what is compared");
+    }
     if let Some(output) = output {
         output.write("comparison.json", &serde_json::to_string(&compared)?)?;
         output.write("comparison.txt", &(comparison(&compared).lines().join("\n") + "\n"))?;

@@ -58,6 +58,9 @@ pub(super) fn losses(text: &mut String, history: &History, names: &Names) {
              those of the node itself."
         ),
     );
+    if history.nodes.values().any(|node| node.sessions.len() > 1) {
+        paragraph(text, "", "The time goes on where a node is off; its curve has a gap then.");
+    }
     let is_counted = history.nodes.values().all(|node| node.are_tokens_counted);
     let thing = match prediction {
         _ if prediction.ends_with("image") => "images",
@@ -136,7 +139,9 @@ pub(super) fn agreement(text: &mut String, history: &History, names: &Names) {
     let meaning = format!(
         "Each node trains by itself and averages its model with another's now and then. Drawn is how far apart the two models \
          were, divided by how far a node's own training moves its model between two exchanges. From {} to {} is healthy: below, \
-         nodes talk more than they need to; above {}, they drift apart and averaging them helps little.",
+         nodes talk more than they need to; above {}, they drift apart and averaging them helps little. \
+         Two partners may judge the same minute differently: each divides by its own training, and draws the mean of its own last \
+         exchanges.",
         band.low, band.high, band.drifting
     );
     paragraph(text, "", &meaning);

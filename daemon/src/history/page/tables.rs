@@ -29,22 +29,24 @@ fn spoken(seconds: f64) -> String {
 pub(super) fn given(text: &mut String, history: &History, names: &Names) {
     heading(text, "What each machine gave");
     let total: f64 = history.nodes.values().map(|node| node.place.tokens).sum();
+    let is_single = history.nodes.len() == 1;
     let is_priced = history.nodes.values().any(|node| node.cost() > 0.0);
     let row = |(id, node): (&String, &NodeHistory)| {
         let part = node.place.tokens / total;
         let alone = node.training_seconds - node.accompanied_seconds;
         let useful = node.watched.training_seconds / node.watched.seconds;
-        let mut row = vec![
-            names.label(id),
-            count(node.place.tokens as u64),
-            if part.is_finite() { share(part) } else { UNKNOWN.to_owned() },
+        let mut row = vec![names.label(id), count(node.place.tokens as u64)];
+        if !is_single {
+            row.push(if part.is_finite() { share(part) } else { UNKNOWN.to_owned() });
+        }
+        row.extend([
             count(node.steps_done),
             spoken(3600.0 * node.hours()),
             if useful.is_finite() { share(useful.min(1.0)) } else { UNKNOWN.to_owned() },
             spoken(alone),
             human_bytes(node.place.sent),
             human_bytes(node.received),
-        ];
+        ]);
         if is_priced {
             let (cost, millions) = (node.cost(), node.place.tokens / 1e6);
             row.push(if cost > 0.0 { format!("{cost:.2}") } else { UNKNOWN.to_owned() });
@@ -53,17 +55,9 @@ pub(super) fn given(text: &mut String, history: &History, names: &Names) {
         row
     };
     let rows: Vec<Vec<String>> = history.nodes.iter().map(row).collect();
-    let mut head = vec![
-        "node",
-        "tokens or images",
-        "share",
-        "steps",
-        "was there",
-        "of it training",
-        "trained alone",
-        "sent",
-        "received",
-    ];
+    let mut head = vec!["node", "tokens or images"];
+    head.extend((!is_single).then_some("share"));
+    head.extend(["steps", "was there", "of it training", "trained alone", "sent", "received"]);
     if is_priced {
         head.extend(["cost", "cost of a million"]);
     }
@@ -74,8 +68,9 @@ pub(super) fn given(text: &mut String, history: &History, names: &Names) {
         .filter(|node| node.watched.training_seconds > 0.0)
         .map(|node| node.watched.tokens / node.watched.training_seconds)
         .sum();
+    let (together, who) = if is_single { ("", "it trains") } else { ("Together ", "all of them train") };
     let mut words = format!(
-        "Together {} in training, which is {} a second while all of them train. Steps that were lost with a process and done again \
+        "{together}{} in training, which is {} a second while {who}. Steps that were lost with a process and done again \
          are counted both times.",
         count(total as u64),
         count(swarm as u64)
@@ -163,13 +158,16 @@ fn left_table(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
 
 /// Bytes from each node to each member.
 pub(super) fn traffic(text: &mut String, history: &History, names: &Names) {
-    heading(text, "Who sent how much to whom");
     let mut totals: BTreeMap<&str, u64> = BTreeMap::new();
     for (peer, partner) in history.nodes.values().flat_map(|node| &node.partners) {
         if let Some((sent, received)) = partner.bytes {
             *totals.entry(peer).or_default() += sent + received;
         }
     }
+    if history.nodes.len() == 1 && totals.values().all(|bytes| *bytes == 0) {
+        return;
+    }
+    heading(text, "Who sent how much to whom");
     if totals.is_empty() {
         paragraph(text, "", "It is not known: no member was told of.");
         return;
@@ -223,10 +221,14 @@ pub(super) fn exchanges(text: &mut String, history: &History) {
         text,
         "",
         &format!(
-            "{} completed, {} broken off. Each node counts those that it took part in, so that one between two nodes above is \
-             counted by both.",
+            "{} completed, {} broken off.{}",
             count(done),
-            count(failed)
+            count(failed),
+            match history.nodes.len() {
+                1 => "",
+                _ =>
+                    " Each node counts those that it took part in, so that one between two nodes above is counted by both.",
+            }
         ),
     );
     if reasons.is_empty() {

@@ -15,6 +15,7 @@ use super::{
 };
 use super::{codes_of, scales_of};
 use crate::console::note;
+use crate::observe::journal;
 use crate::store::checkpoint_error::{CheckpointError, INDEX_FILE};
 use crate::store::tensor_file::TensorWriter;
 use crate::store::{bytes_in, free_bytes, sync_directory, write_atomically};
@@ -99,7 +100,8 @@ impl<'a> Writing<'a> {
         // The folder of checkpoints may have been deleted. Where what it lies in is not there, it was moved elsewhere.
         let _ = std::fs::create_dir(folder);
         std::fs::create_dir(&temporary).map_err(io)?;
-        make_room(folder, &folder.join(name(&head)), || free_bytes(folder));
+        let journal = folder.parent().unwrap_or(folder).join(journal::FOLDER);
+        make_room(folder, &journal, &folder.join(name(&head)), || free_bytes(folder));
         let tensors = layout.tensors().iter();
         let model: Vec<_> = tensors.map(|tensor| (tensor.name.clone(), tensor.shape.clone(), Dtype::F32)).collect();
         let create = |name: &str, tensors: &[_]| TensorWriter::create(temporary.join(name), tensors).map_err(io);
@@ -190,9 +192,10 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Deletes the oldest checkpoints where the disk has no room for the one at `target` as well: it is worth more than they are. The
-/// newest that is intact stays, and so do all where that would not be room enough. `free`: bytes of the disk, where they are known.
-fn make_room(folder: &Path, target: &Path, free: impl Fn() -> Option<u64>) {
+/// Deletes old files of the journal and then the oldest checkpoints where the disk has no room for the one at `target` as well: it
+/// is worth more than they are. The journal's newest file and the newest checkpoint that is intact stay, and so do all where that
+/// would not be room enough. `free`: bytes of the disk, where they are known.
+fn make_room(folder: &Path, journal: &Path, target: &Path, free: impl Fn() -> Option<u64>) {
     static HAS_SAID: AtomicBool = AtomicBool::new(false);
     // As in `finish`: those with a higher step are not this one's to judge.
     let older: Vec<PathBuf> =
@@ -204,16 +207,19 @@ fn make_room(folder: &Path, target: &Path, free: impl Fn() -> Option<u64>) {
     if has_room(0) {
         return;
     }
-    let Some(intact) = older.iter().position(|found| Checkpoint::is_intact(found)) else { return };
-    let surplus = &older[intact + 1..];
-    if !has_room(surplus.iter().map(|old| bytes_in(old)).sum()) {
+    let mut told: Vec<PathBuf> = journal::files(journal).into_iter().map(|(_, path)| path).collect();
+    told.pop();
+    let size = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
+    let intact = older.iter().position(|found| Checkpoint::is_intact(found));
+    let surplus = intact.map_or(&[][..], |intact| &older[intact + 1..]);
+    if !has_room(told.iter().map(|file| size(file)).chain(surplus.iter().map(|old| bytes_in(old))).sum()) {
         return;
     }
-    for old in surplus.iter().rev() {
+    for old in told.iter().chain(surplus.iter().rev()) {
         if has_room(0) {
             return;
         }
-        let _ = std::fs::remove_dir_all(old);
+        let _ = std::fs::remove_file(old).or_else(|_| std::fs::remove_dir_all(old));
         if !HAS_SAID.swap(true, Ordering::Relaxed) {
             note(&format!(
                 "warning: the disk has no room for another checkpoint: {} was deleted for it",
@@ -357,15 +363,29 @@ mod tests {
 
     #[test]
     fn where_the_disk_has_no_room_for_a_third_one_the_oldest_goes_first_and_the_newest_intact_never() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
+        let [folder, journal] = [(); 2].map(|()| tempfile::tempdir().expect("a temporary directory"));
+        let files = || [1, 2, 3].map(|number| journal.path().join(format!("{number:08}.jsonl")));
         let paths = [1, 2].map(|steps| write(folder.path(), steps));
         let size = bytes_in(&paths[1]);
         let make_room = |disk: u64| {
-            let used = || checkpoint_folders(folder.path()).iter().map(|found| bytes_in(found)).sum::<u64>();
-            make_room(folder.path(), &folder.path().join("step-000000000003"), || Some(disk.saturating_sub(used())));
+            let used = || {
+                let checkpoints = checkpoint_folders(folder.path()).iter().map(|found| bytes_in(found)).sum::<u64>();
+                checkpoints + files().iter().map(|file| file.metadata().map_or(0, |found| found.len())).sum::<u64>()
+            };
+            let target = folder.path().join("step-000000000003");
+            make_room(folder.path(), journal.path(), &target, || Some(disk.saturating_sub(used())));
             paths.each_ref().map(|path| path.exists())
         };
         let tenths = |tenths: u64| size * tenths / 10;
+        // What was told long ago goes before a checkpoint, and what is being written not at all.
+        for file in files() {
+            std::fs::write(file, vec![0; size as usize]).expect("written");
+        }
+        let is_there = || files().map(|file| file.exists());
+        assert_eq!((make_room(tenths(62)), is_there()), ([true, true], [true; 3]), "there is room for all");
+        assert_eq!((make_room(tenths(52)), is_there()), ([true, true], [false, true, true]));
+        assert_eq!((make_room(tenths(42)), is_there()), ([true, true], [false, false, true]));
+        std::fs::remove_file(&files()[2]).expect("there");
         assert_eq!(make_room(tenths(32)), [true, true], "there is room for three");
         assert_eq!(make_room(tenths(20)), [true, true], "the oldest would make too little");
         let model = std::fs::read(paths[1].join(MODEL_FILE)).expect("there");

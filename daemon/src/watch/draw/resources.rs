@@ -23,7 +23,12 @@ pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painte
         steps => format!(" · an own exchange every {}", counted(steps.round() as u64, "own step")),
     };
     let mut facts = vec![
-        format!("device {} · {} parameters · murmur {}", node.run.device, node.run.parameters, node.run.version),
+        format!(
+            "device {} · {} · murmur {}",
+            node.run.device,
+            counted(node.run.parameters, "parameter"),
+            node.run.version
+        ),
         format!("step {:.3} s · {:.1} % of the time between steps", sample.step_seconds, 100.0 * sample.boundary_share),
         format!("up {}{interval}", spoken(node.up)),
     ];

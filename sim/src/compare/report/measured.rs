@@ -3,7 +3,7 @@
 use super::cost::cost;
 use super::{Cost, End, Words, mean, rate};
 use crate::compare::{Fault, Kind, Method, Results};
-use crate::report::{Table, bytes};
+use crate::report::{Table, bytes, counted};
 
 /// How real daemons were connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,9 @@ pub enum Lines {
     /// Over loopback, and why.
     Loopback(String),
 }
+
+/// Of what a daemon sends, the share of copies and last exchanges from which on it is said. A guess.
+const NOTABLE: f64 = 0.1;
 
 /// What real daemons came to with a method, with the first seed.
 #[derive(Clone, Debug)]
@@ -105,10 +108,35 @@ impl Real {
         } else {
             String::new()
         };
+        let short = self.short(results).unwrap_or_default();
         format!(
             "{left_out}{lines} A step takes as long as a simulated one, or longer where the processor that all share is too slow. \
-             Bytes are all that a daemon sent: with handshakes, the model that a joiner is given and the last exchanges.{rounds}"
+             Bytes are all that a daemon sent: with handshakes, the model that a joiner is given and the last exchanges.{short}{rounds}"
         )
+    }
+
+    /// Of gossip's bytes those that are the same in a long run, where they are many.
+    fn short(&self, results: &Results) -> Option<String> {
+        let one = self.with(Fault::None).find(|one| one.method.kind == Kind::Gossip)?;
+        let (gossip, _) = one.method.kind.of_daemons()?;
+        let busiest = *one.sent_bytes.iter().max()? as f64;
+        let base = &results.plan.base;
+        let parameters = murmur_training::parameter_count(&base.trainer.model.clone().into()) as f64;
+        let joiners = base.nodes - 1;
+        let copies = 4.0 * parameters * joiners as f64;
+        // Each starts so many, and takes part in as many that others start: a byte a parameter.
+        let last = 2.0 * f64::from(gossip.final_exchanges) * parameters;
+        (copies + last >= NOTABLE * busiest).then(|| {
+            format!(
+                " Gossip's bytes are hard to compare after {}: copies for {} are up to {}, which no simulated node sends, and a \
+                 node's last exchanges about {}, real and simulated; its busiest daemon sent {}.",
+                counted(base.steps, "step"),
+                counted(joiners as u64, "joiner"),
+                bytes(copies),
+                bytes(last),
+                bytes(busiest)
+            )
+        })
     }
 
     /// Loss, time and bytes of the busiest node without a fault, measured, and simulated with the first seed. Beside each other on
@@ -249,6 +277,27 @@ mod tests {
         assert!(says(&results), "{}", real.conditions(&results));
         results.plan.base.steps = 60;
         assert!(!real.conditions(&results).contains("whole rounds"));
+    }
+
+    /// Joiners' copies and last exchanges weigh the same in a long run, where they are next to nothing.
+    #[test]
+    fn where_gossip_sends_little_it_is_said_what_of_it_the_simulator_does_not_send() {
+        let results = simulated(&[]);
+        let gossip = Method::named("gossip").expect("a method");
+        let says = |method, busiest: u64| {
+            let one = Measured { method, sent_bytes: vec![busiest / 2, busiest], ..measured(Fault::None, &[], 3.0) };
+            Real { lines: Lines::Shaped, measured: vec![one], target: 4.0, left_out: 0 }.conditions(&results)
+        };
+        let parameters = murmur_training::parameter_count(&results.plan.base.trainer.model.clone().into()) as f64;
+        let expected = format!(
+            "after 12 steps: copies for 2 joiners are up to {}, which no simulated node sends, and a node's last exchanges about {}, \
+             real and simulated; its busiest daemon sent 100.0 kB.",
+            bytes(8.0 * parameters),
+            bytes(8.0 * parameters)
+        );
+        assert!(says(gossip, 100_000).contains(&expected), "{}", says(gossip, 100_000));
+        assert!(!says(gossip, 100_000_000).contains("hard to compare"));
+        assert!(!says(Method::named("ring").expect("a method"), 100_000).contains("hard to compare"));
     }
 
     /// A ring of three nodes that train a tiny model.

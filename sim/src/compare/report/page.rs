@@ -49,11 +49,12 @@ fn shortly(results: &Results) -> String {
     let whole = 4.0 * parameters as f64;
     let per_step = whole / base.links.up_bytes_per_second / base.step_time.as_secs_f64();
     format!(
-        "{}, {} each of {}, a model of {parameters} parameters ({} at full precision, which one uplink carries \
+        "{}, {} each of {}, a model of {} parameters ({} at full precision, which one uplink carries \
          in {per_step:.2} steps), {} links with {} up, {} down and {:.1} ms",
         counted(base.nodes as u64, "node"),
         counted(base.steps, "step"),
         seconds(base.step_time.as_secs_f64()),
+        count(parameters as f64),
         bytes(whole),
         base.links.name,
         rate(base.links.up_bytes_per_second),
@@ -142,7 +143,12 @@ fn table(text: &mut String, figures: &Figures) {
         cells.extend(has_fewest.then(at_fewest));
         cells
     };
-    let _ = writeln!(text, "<h2>Time and bytes to a loss of {:.3}</h2>", figures.target);
+    let _ = writeln!(
+        text,
+        "<h2>Time and bytes to a loss of {:.3}</h2>\n<p>This loss is {}.</p>",
+        figures.target,
+        escaped(&figures.target_source)
+    );
     text.push_str(&html::table(&head, &figures.rows.iter().map(cells).collect::<Vec<_>>()));
 }
 
@@ -237,7 +243,8 @@ fn methods(text: &mut String, results: &Results, figures: &Figures) {
             escaped(&method.sentences.join(" "))
         );
         let _ = writeln!(text, "{}", escaped(&explanation(results, row)));
-        let _ = writeln!(text, "<span class=\"soft\">Source: {}.</span></p>", escaped(method.source));
+        let source = if method.source == "-" { String::new() } else { format!("Source: {}.", escaped(method.source)) };
+        let _ = writeln!(text, "<span class=\"soft\">{source}</span></p>");
     }
 }
 

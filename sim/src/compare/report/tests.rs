@@ -169,7 +169,10 @@ fn a_paper_finds_its_conditions_and_its_table() {
     let mut results = results(runs);
     results.plan.base.trainer.text = crate::Text::Bytes(b"Once upon a time".as_slice().into());
     let figures = Figures::new(&results, None);
+    assert_eq!(figures.target_source, "what every method but alone reached with every seed");
     let page = page(&results, &figures, None, "murmur compare");
+    assert!(page.contains("<p>This loss is what every method but alone reached with every seed.</p>"), "{page}");
+    assert!(page.contains("Source: Patarasuk") && !page.contains("Source: -"), "those alone have no source");
     let text: String = conditions(&results).iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
     for part in [
         concat!("murmur: version ", env!("CARGO_PKG_VERSION")),
@@ -223,6 +226,7 @@ fn who_diverged_or_did_not_finish_has_not_learned_best() {
     let results = results(runs);
     let figures = Figures::new(&results, None);
     assert_eq!(figures.target, 2.5, "every method that did not diverge is there");
+    assert_eq!(figures.target_source, "what every method but gossip, tree reached with every seed");
     let verdict = figures.verdict(&results);
     assert!(verdict.contains("ring learned best (2.000)"), "{verdict}");
 }
@@ -255,6 +259,7 @@ fn where_all_diverge_figures_are_still_finite() {
         let results = results(vec![diverges(names[0], [5.0, 4.0, 4.5]), diverges(names[1], [5.0, f64::INFINITY, 4.7])]);
         let figures = Figures::new(&results, None);
         assert_eq!(figures.target, 4.0);
+        assert_eq!(figures.target_source, "the least that any method had before it diverged or ended");
         let verdict = figures.verdict(&results);
         assert!(verdict.contains("ring reached a loss of 4.000 first, in 10 s"), "{verdict}");
         assert!(!verdict.contains("learned best") && !verdict.contains("inf") && !verdict.contains("NaN"), "{verdict}");
@@ -270,6 +275,8 @@ fn who_does_not_finish_or_learns_nothing_sets_no_target() {
     assert_eq!(figures.target, 3.0);
     // A target of the user's own that was there at once.
     let runs = results(vec![outcome("ring", Fault::None, &[5.0, 3.0]), outcome("star", Fault::None, &[5.0, 4.0])]);
+    assert_eq!(Figures::new(&runs, None).target_source, "what every method reached with every seed");
+    assert_eq!(Figures::new(&runs, Some(9.0)).target_source, "set by --target");
     let verdict = Figures::new(&runs, Some(9.0)).verdict(&runs);
     assert!(verdict.starts_with("A loss of 9.000 was there from the beginning"), "{verdict}");
     assert!(verdict.contains("ring learned best (3.000)") && !verdict.contains("first"), "{verdict}");
