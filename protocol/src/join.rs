@@ -9,6 +9,8 @@ mod copying;
 mod giving;
 mod missing;
 mod part_size;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

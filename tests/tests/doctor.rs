@@ -123,3 +123,14 @@ fn a_swarm_is_asked_for_its_members_and_their_speed() {
     assert!(0.0 < contribution && contribution < 1.0, "{report}");
     founder.stop();
 }
+
+/// Only a daemon has an option for it, and a variable is there for all commands.
+#[test]
+fn a_doctor_hears_what_the_environment_says_to_daemons() {
+    let place = Place::new(TINY_RUN);
+    let mut command = murmur(MURMUR);
+    command.args(["doctor", "--run", place.run_file()]).env("MURMUR_DAILY_GIGABYTES", "a few");
+    let output = end_of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && errors.contains("a variable of the environment says so"), "{errors}");
+}

@@ -207,4 +207,29 @@ mod tests {
         identity(&directory).expect("made");
         assert!(!lacks_identity(&directory));
     }
+
+    /// Such a name went into lines and files as text, which ended the process with a panic.
+    #[cfg(unix)]
+    #[test]
+    fn names_that_are_not_utf_8_are_refused_wherever_they_stand() {
+        use std::os::unix::ffi::OsStrExt;
+
+        let name = || std::path::PathBuf::from(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+        let places: [fn(&mut NodeSettings, std::path::PathBuf); 8] = [
+            |settings, name| settings.checkpoint.directory = name,
+            |settings, name| settings.data.cache = name,
+            |settings, name| settings.data.tokenizer = name,
+            |settings, name| settings.data.files = vec!["book.txt".into(), name],
+            |settings, name| settings.model.base = name,
+            |settings, name| settings.network.secret_file = name,
+            |settings, name| settings.stay.notice_file = name,
+            |settings, name| settings.tensorboard.directory = name,
+        ];
+        for place in places {
+            let mut settings = NodeSettings::default();
+            place(&mut settings, name());
+            let refused = settled(settings).err().map(|failure| failure.to_string());
+            assert!(refused.as_ref().is_some_and(|text| text.ends_with(" is not UTF-8")), "{refused:?}");
+        }
+    }
 }

@@ -41,3 +41,46 @@ fn one_that_has_ended_keeps_what_it_is_to_give_while_it_rests_and_drops_it_with_
     member.on_lost(now, peer(2), &mut out);
     assert!(!member.is_needed(now));
 }
+
+/// A founder whose trainer does not give what it is asked for.
+fn without_a_contribution() -> (Synchronous, Outbox) {
+    let mut manifest = RunManifest::default();
+    manifest.synchronous.topology = Topology::Ring;
+    let config = Config { first_number: 1000, ..Config::founder(&manifest) };
+    let mut member = Synchronous::new(&config, peer(1), 4, Time::ZERO).expect("it is synchronous");
+    let mut out = Outbox::default();
+    member.on_deadline(Time::ZERO, &mut out);
+    (member, out)
+}
+
+impl Synchronous {
+    /// Another member's slices for its schedule of this number have come.
+    fn receive_slices(&mut self, number: u64, line: u32, out: &mut Outbox) {
+        let name = SliceName { epoch: Epoch { number, leader: peer(2) }, operation: 0, line, digest: 0 };
+        let (header, payload) = (TransferHeader::Slices(name), Payload::from(vec![0; 4]));
+        self.on_transfer(Time::ZERO, peer(2), (&header, payload), out).expect("slices may be so long");
+    }
+}
+
+/// The others try again and again meanwhile: what was kept of that left no room for what is needed.
+#[test]
+fn slices_of_schedules_that_the_others_have_given_up_are_not_kept() {
+    let (mut member, mut out) = without_a_contribution();
+    (0..2 * KEPT_MAX as u32).for_each(|line| member.receive_slices(1 + u64::from(line % 8), line, &mut out));
+    assert!(member.kept.len() <= 1, "{} are kept", member.kept.len());
+    let next = member.epoch_number() + 1;
+    (0..3).for_each(|line| member.receive_slices(next, line, &mut out));
+    assert_eq!(member.kept.len(), 3, "those of what they try now are");
+}
+
+/// A rest may last for hours, and slices are as large as the model.
+#[test]
+fn one_that_rests_keeps_no_slices() {
+    let (mut member, mut out) = without_a_contribution();
+    let next = member.epoch_number() + 1;
+    member.receive_slices(next, 0, &mut out);
+    assert_eq!(member.kept.len(), 1);
+    member.begin_rest();
+    member.receive_slices(next, 1, &mut out);
+    assert!(member.kept.is_empty());
+}

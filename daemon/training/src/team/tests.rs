@@ -145,6 +145,10 @@ fn setting(helpers: u8) -> Setting {
 
 impl Team {
     fn begin(manifest: &RunManifest, base: Option<BaseWeights>, setting: Setting) -> (Engine, Team) {
+        Team::begin_on(Corpus::grammar(), manifest, base, setting)
+    }
+
+    fn begin_on(corpus: Corpus, manifest: &RunManifest, base: Option<BaseWeights>, setting: Setting) -> (Engine, Team) {
         let Setting { devices: [device, of_helpers], helpers, wire, options, memory, gathers } = setting;
         let (board, view, notices) = (Switchboard::default(), TeamView::default(), Arc::new(Mutex::new(Vec::new())));
         let (told, heard) = facts();
@@ -182,7 +186,7 @@ impl Team {
             on_notice,
         };
         let base = base.map_or(TeamBase::None, TeamBase::Held);
-        let engine = Engine::in_team(manifest, base, Corpus::grammar(), [1; 32], options_of_team, options);
+        let engine = Engine::in_team(manifest, base, corpus, [1; 32], options_of_team, options);
         (engine.expect("a captain"), team)
     }
 

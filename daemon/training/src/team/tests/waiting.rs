@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::channel;
 
+use murmur_protocol::manifest::{DataSource, MlpModel};
 use murmur_protocol::{Selection, Snapshot};
 
 use super::*;
@@ -151,4 +152,21 @@ fn a_captain_that_has_never_been_whole_has_the_state_that_it_began_with() {
         engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
     }
     assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "before the first cut");
+}
+
+/// As a model that does not fit in its memory any more: it was tried again without end, and its owner was told that helpers are missing.
+#[test]
+fn what_a_captain_cannot_compute_itself_ends_training_with_its_reason() {
+    let manifest = manifest(false, OptimizerKind::AdamW);
+    let mut of_images = RunManifest { model: MlpModel::default().into(), ..RunManifest::default() };
+    of_images.data.source = DataSource::Idx;
+    let (mut engine, _team) = Team::begin_on(Corpus::made_up(&of_images), &manifest, None, setting(1));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let error = loop {
+        match engine.step(0.0).expect_err("a transformer reads no images") {
+            TrainingError::TeamWaits(_) => assert!(Instant::now() < deadline, "it is tried without end"),
+            error => break error.to_string(),
+        }
+    };
+    assert!(error.contains("this machine's own part cannot be computed: "), "{error}");
 }
