@@ -359,7 +359,8 @@ mod tests {
         begun.data.tokenizer = "00".repeat(32);
         begun.base.digest = "00".repeat(32);
         begun.model = TransformerModel { layers: 7, ..TransformerModel::default() }.into();
-        begun.gossip = begun.gossip.sized(trained_layout(&begun).parameters());
+        let parameters = trained_layout(&begun).parameters();
+        begun.gossip = begun.gossip.sized(parameters);
         DataDirectory::open(folder.path()).expect("free").claim(&begun).expect("unclaimed");
         assert!(refused(&asked).is_ok(), "it is this run's");
         let mut other = asked.clone();

@@ -19,7 +19,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::limits::daily_traffic;
 use crate::limits::expected_traffic::ExpectedTraffic;
 use crate::limits::memory_check::{self, checkpoint_bytes};
-use crate::setup::arrangement::{Arranged, Fitted, arrange};
+use crate::setup::arrangement::{Arranged, Arrangement, Fitted, arrange};
 use crate::setup::base_model::{self, ReadBase};
 use crate::setup::corpus::open_corpus;
 use crate::setup::devices::Devices;
@@ -80,6 +80,10 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
         Some(shared) => shared.corpus(),
         None => own_corpus(plan)?,
     };
+    let options = devices.options(training);
+    let lines = captain::lines(&plan.settings)?;
+    // Before the checkpoint takes its memory: steps are tried with a model of their own.
+    let arranged = lines.is_empty().then(|| arrange_and_try(plan, (&devices, arranged), &options)).transpose()?;
     let checkpoint = latest_checkpoint(plan)?;
     let resumed = checkpoint.is_some();
     if let Some(before) = other_than_before(plan.directory.root(), &plan.settings.data.files)
@@ -89,20 +93,18 @@ pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase)
         note(&format!("warning: the model of this folder has learned from {before}, and goes on with {now}"));
         note("hint: give a model of its own to other data: choose another folder with --data-dir");
     }
-    let options = devices.options(training);
     let shared = shared.map(|shared| {
         let store = shared.store.keeping_free(checkpoint_bytes(&plan.manifest, options.moments_in_8_bits));
         SharedData { store, ..shared }
     });
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let options = TrainingOptions { weightless: has_model, ..options };
-    let lines = captain::lines(&plan.settings)?;
-    let (mut engine, helpers, traffic) = if lines.is_empty() {
-        let (engine, traffic) = whole(plan, base, (&devices, arranged), corpus, options)?;
-        (engine, None, traffic)
-    } else {
-        let (engine, helpers) = in_team(plan, base, &devices, (corpus, lines), options)?;
-        (engine, Some(helpers), None)
+    let (mut engine, helpers, traffic) = match arranged {
+        Some((arrangement, traffic)) => (whole(plan, base, &arrangement, corpus, options)?, None, traffic),
+        None => {
+            let (engine, helpers) = in_team(plan, base, &devices, (corpus, lines), options)?;
+            (engine, Some(helpers), None)
+        }
     };
     let mut progress = 0.0;
     if let Some(checkpoint) = checkpoint {
@@ -188,26 +190,33 @@ fn check_run(checkpoint: &Checkpoint, manifest: &RunManifest, folder: &Path) -> 
     ))
 }
 
-/// The model on this machine's devices, and what the node is expected to send.
-fn whole(
+/// How the model lies on this machine's devices, and what the node is expected to send.
+fn arrange_and_try(
     plan: &Plan,
-    base: Option<PretrainedBase>,
     (devices, arranged): (&Devices, Option<Arranged>),
-    corpus: Corpus,
-    options: TrainingOptions,
-) -> anyhow::Result<(Engine, Option<ExpectedTraffic>)> {
+    options: &TrainingOptions,
+) -> anyhow::Result<(Arrangement, Option<ExpectedTraffic>)> {
     let arrange = || arrange(&plan.manifest, &plan.settings.training, devices);
     let Arranged { arrangement, line } = arranged.map_or_else(arrange, Ok)?;
     line.iter().for_each(|line| note(line));
-    check_disk(plan, &options)?;
+    check_disk(plan, options)?;
     // A daemon that another program has started, such as `murmur local`, is no news to its owner.
     let expected = (!plan.until_stdin_closes || plan.console == Console::Text)
         .then(|| daily_traffic::tell(&plan.manifest, &plan.settings, &arrangement));
+    Ok((arrangement, expected.flatten()))
+}
+
+/// The model on this machine's devices.
+fn whole(
+    plan: &Plan,
+    base: Option<PretrainedBase>,
+    arrangement: &Arrangement,
+    corpus: Corpus,
+    options: TrainingOptions,
+) -> anyhow::Result<Engine> {
     let weights = base_model::weights(&plan.manifest, &plan.settings, base, options.weightless)?;
-    let engine = arrangement
-        .engine(&plan.manifest, weights, corpus, node(plan), options)
-        .context("cannot set up the model on its device")?;
-    Ok((engine, expected.flatten()))
+    let engine = arrangement.engine(&plan.manifest, weights, corpus, node(plan), options);
+    engine.context("cannot set up the model on its device")
 }
 
 /// The model on this machine and on its helpers'.

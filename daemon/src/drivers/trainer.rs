@@ -349,6 +349,9 @@ impl TrainerThread {
             }
             TrainerOrder::LoadState { request, chunks, holding, progress } => {
                 let accepted = holding == self.holding && self.load_state(&chunks, progress);
+                // Training takes memory in larger pieces than these.
+                drop(chunks);
+                memory::give_back();
                 let report = self.report();
                 self.tell(Event::StateLoaded { request, accepted, report });
             }

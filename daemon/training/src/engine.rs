@@ -17,6 +17,7 @@ use crate::local_progress::LocalProgress;
 use crate::model::{self, Evaluation, Scores, Transformer};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
+use crate::optimizer::{Moments, Optimizer};
 use crate::outer::OuterMomentum;
 use crate::privacy::PrivateTraining;
 use crate::replica::{DeviceReplica, HostReplica, Replica, Replicated};
@@ -445,8 +446,10 @@ fn replica(
     Ok(match kernels {
         Kernels::Composed => Box::new(DeviceReplica::new(model, &parameters, device.clone(), optimizer, micro_batch)?),
         _ => {
-            let in_8_bits = options.moments_in_8_bits;
-            Box::new(HostReplica::with_moments(model, parameters, optimizer, micro_batch, in_8_bits))
+            let optimizer = Optimizer::new(&optimizer, model.layout()).with_moments(options.moments_in_8_bits);
+            // Those of a checkpoint, or new ones once a model has been copied.
+            let moments = if options.weightless { Moments::default() } else { optimizer.moments() };
+            Box::new(HostReplica::with_moments(model, parameters, optimizer, micro_batch, moments))
         }
     })
 }

@@ -108,6 +108,21 @@ fn there_is_no_gradient_before_the_first_batch(spec: &TransformerModel) {
     );
 }
 
+/// A node that goes on from a checkpoint holds its moments once, not those of a new engine as well.
+fn a_state_that_is_gone_on_from_is_held_once(spec: &TransformerModel) {
+    let manifest = RunManifest { model: spec.clone().into(), ..RunManifest::default() };
+    let made =
+        |options| Engine::with_options(&manifest, Corpus::grammar(), [1; 32], Device::Cpu, options).expect("one");
+    let mut engine = made(TrainingOptions::default());
+    let (state, parameters) = (engine.save().expect("a state"), engine.layout().parameters());
+    drop(engine);
+    let held = peak_of(|| {
+        let mut engine = made(TrainingOptions { weightless: true, ..TrainingOptions::default() });
+        engine.restore(state).expect("as it was");
+    });
+    assert!(held as f64 <= 1.2 * (4 * parameters) as f64, "{held} bytes beside the state of {parameters} parameters");
+}
+
 /// Images stay bytes in their file until a batch of them is computed: as inputs those that are held out would be 31 MB here.
 fn images_that_are_held_out_stay_in_their_file() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -147,6 +162,7 @@ fn the_estimate_is_near_what_training_takes() {
     let qwen = TransformerModel { attention_bias: AttentionBias::All, ..qwen };
     a_checkpoint_is_evaluated_in_parts(&small);
     there_is_no_gradient_before_the_first_batch(&deep);
+    a_state_that_is_gone_on_from_is_held_once(&deep);
     images_that_are_held_out_stay_in_their_file();
     let plain = TrainingOptions { kernels: Some(Kernels::Fused), ..TrainingOptions::default() };
     let composed = TrainingOptions { kernels: Some(Kernels::Composed), ..plain };

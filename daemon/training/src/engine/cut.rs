@@ -152,8 +152,9 @@ fn on_host(
     let drawn = || drawn(options, model.layout(), || model.initial_parameters(manifest.run.seed));
     let parameters = base.map_or_else(drawn, BaseWeights::into_exact);
     let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
-    let (model, optimizer) = (Box::new(model), manifest.optimizer.clone());
-    let replica = HostReplica::with_moments(model, parameters, optimizer, micro_batch, options.moments_in_8_bits);
+    let optimizer = Optimizer::new(&manifest.optimizer, model.layout()).with_moments(options.moments_in_8_bits);
+    let moments = optimizer.moments();
+    let replica = HostReplica::with_moments(Box::new(model), parameters, optimizer, micro_batch, moments);
     Ok(Box::new(HostStage::new(replica, threads)?))
 }
 

@@ -138,6 +138,10 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn reset_optimizer(&mut self) -> Result<(), TrainingError> {
+        // The old ones go before there are new ones.
+        if let Some((_, moments, _)) = self.replica.resting_mut() {
+            *moments = Moments::default();
+        }
         let moments = self.replica.optimizer().moments();
         self.replica.set_moments(moments, 0)?;
         self.warm_up_again = WarmUpAgain::begin(&self.schedule);

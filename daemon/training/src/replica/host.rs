@@ -45,20 +45,21 @@ impl HostReplica {
         optimizer: OptimizerSpec,
         micro_batch: usize,
     ) -> HostReplica {
-        HostReplica::with_moments(model, parameters, optimizer, micro_batch, false)
+        let optimizer = Optimizer::new(&optimizer, model.layout());
+        let moments = optimizer.moments();
+        HostReplica::with_moments(model, parameters, optimizer, micro_batch, moments)
     }
 
-    /// With moments in 8 bits where they may be, or all in 32.
+    /// With these moments; empty where others take their place before the first step.
     pub(crate) fn with_moments(
         model: Box<dyn Model>,
         mut parameters: Vec<f32>,
-        optimizer: OptimizerSpec,
+        optimizer: Optimizer,
         micro_batch: usize,
-        in_8_bits: bool,
+        moments: Moments,
     ) -> HostReplica {
         parameters.resize(parameters.len() + model.copied(), 0.0);
-        let optimizer = Optimizer::new(&optimizer, model.layout()).with_moments(in_8_bits);
-        let (gradient, moments) = (Vec::new(), optimizer.moments());
+        let gradient = Vec::new();
         HostReplica { model, parameters, gradient, second_lane: None, moments, steps: 0, optimizer, micro_batch }
     }
 

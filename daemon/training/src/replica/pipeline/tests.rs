@@ -59,16 +59,19 @@ fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
     (model, parameters)
 }
 
+fn on_host((model, parameters): (Box<dyn Model>, Vec<f32>), way: Way) -> HostReplica {
+    let optimizer = Optimizer::new(&optimizer(way.kind), model.layout()).with_moments(way.moments_in_8_bits);
+    let moments = optimizer.moments();
+    HostReplica::with_moments(model, parameters, optimizer, way.micro_batch, moments)
+}
+
 fn whole(way: Way) -> HostReplica {
-    let (model, parameters) = begun(StageSpec::whole(&spec(way.is_tied)), way);
-    HostReplica::with_moments(model, parameters, optimizer(way.kind), way.micro_batch, way.moments_in_8_bits)
+    on_host(begun(StageSpec::whole(&spec(way.is_tied)), way), way)
 }
 
 fn stages(way: Way, cuts: &[u32], threads: usize) -> Vec<Box<dyn Stage>> {
     let stage = |stage| {
-        let (model, parameters) = begun(stage, way);
-        let (optimizer, in_8_bits) = (optimizer(way.kind), way.moments_in_8_bits);
-        let replica = HostReplica::with_moments(model, parameters, optimizer, way.micro_batch, in_8_bits);
+        let replica = on_host(begun(stage, way), way);
         Box::new(HostStage::new(replica, threads).expect("threads")) as Box<dyn Stage>
     };
     StageSpec::cut(&spec(way.is_tied), cuts).into_iter().map(stage).collect()
