@@ -295,7 +295,7 @@ fn needed<'a>(manifest: &RunManifest, folder: Option<&'a Path>) -> Result<&'a Pa
     folder.ok_or_else(|| {
         let what = if manifest.lora.is_on() { "trains adapters on" } else { "begins from" };
         let message = format!("this run {what} a base model, and no folder of it is given");
-        let BaseSpec { digest, remote, .. } = &manifest.base;
+        let BaseSpec { digest, remote } = &manifest.base;
         let place = if remote.is_empty() { "FOLDER".to_owned() } else { quoted(Path::new(remote)) };
         Failure::new(ExitCode::Files, message)
             .hint(format!("give it with --base {place}: the model whose digest is {digest}"))

@@ -114,7 +114,7 @@ mod tests {
         }
         let mut settings = NodeSettings::default();
         settings.data.files = vec!["s3://bucket/texts".into()];
-        let of = |settings| Folders::of((own, "/srv".into()), (settings, &RunManifest::default()), true);
+        let of = |settings: &NodeSettings| Folders::of((own, "/srv".into()), (settings, &RunManifest::default()), true);
         assert!(of(&settings).variables.iter().any(|(name, _)| *name == "XDG_CACHE_HOME"));
         assert_eq!(of(&NodeSettings::default()).variables, []);
     }

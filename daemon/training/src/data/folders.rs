@@ -270,9 +270,11 @@ fn is_called_json(path: &Path) -> bool {
 /// Also true where nothing but space can be read.
 fn begins_with_object(head: &[u8], is_compressed: bool) -> bool {
     let mut plain = [0; 512];
-    let begins = match is_compressed {
-        true => &plain[..MultiGzDecoder::new(head).read(&mut plain).unwrap_or(0)],
-        false => head,
+    let begins = if is_compressed {
+        let length = MultiGzDecoder::new(head).read(&mut plain).unwrap_or(0);
+        &plain[..length]
+    } else {
+        head
     };
     let begins = begins.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begins);
     begins.trim_ascii_start().first().is_none_or(|byte| *byte == b'{')
