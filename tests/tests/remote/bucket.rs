@@ -64,8 +64,8 @@ fn more_keys_than_fit_on_a_page_are_loaded_once_and_only_what_has_changed_again(
 
 #[test]
 fn messages_and_the_line_of_another_start_name_the_place_and_not_its_copy() {
-    let line = serde_json::json!({ "text": String::from_utf8_lossy(&book(9000)) }).to_string();
-    let objects = [("docs/a.jsonl", format!("{line}\nno object\n")), ("docs/README.md", "# Texts".to_owned())];
+    let line = format!("{}\n", serde_json::json!({ "text": String::from_utf8_lossy(&book(900)) }));
+    let objects = [("docs/a.jsonl", format!("{line}no object\n")), ("docs/README.md", "# Texts".to_owned())];
     let objects = objects.map(|(key, text)| (key.to_owned(), text.into_bytes())).into();
     let bench = Bench::new(Store { buckets: [("texts".to_owned(), objects)].into(), ..Store::default() });
     write_run(bench.folder.path(), &TINY_RUN.replace("[data]", "[data]\nsource = \"json-lines\""));
@@ -77,7 +77,12 @@ fn messages_and_the_line_of_another_start_name_the_place_and_not_its_copy() {
     let (code, error, _) = refused(&mut start());
     assert!(code == 5 && error.starts_with("s3://texts/docs/a.jsonl:2: not a JSON object"), "{error}");
     let store = &bench.server;
-    store.store().buckets.get_mut("texts").expect("there").insert("docs/a.jsonl".to_owned(), line.into_bytes());
+    store
+        .store()
+        .buckets
+        .get_mut("texts")
+        .expect("there")
+        .insert("docs/a.jsonl".to_owned(), line.repeat(40).into_bytes());
     let said = succeeds(&mut start());
     assert!(said.contains("not trained on: s3://texts/docs/README.md (of another kind)"), "{said}");
     let again = said.lines().find(|line| line.contains("murmur start ")).expect("how to go on");
