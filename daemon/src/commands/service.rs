@@ -350,7 +350,8 @@ mod tests {
     #[test]
     fn a_folder_of_another_run_is_refused_and_that_of_the_run_file_is_not() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let asked = RunManifest::default();
+        let mut asked = RunManifest::default();
+        asked.data.source = DataSource::Files;
         let refused = |asked: &RunManifest| refuse_of_another_run(folder.path(), None, Some(asked));
         assert!(refused(&asked).is_ok(), "it is nobody's yet");
         // As its founder has completed it.
