@@ -197,7 +197,10 @@ mod tests {
         let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/runs/table.toml");
         for arguments in [&["predict"][..], &["statistics", run]] {
             let said = refused(arguments);
-            assert!(said.contains("http://127.0.0.1:9/rows.csv is no remote place: http:// is not encrypted"), "{said}");
+            assert!(
+                said.contains("http://127.0.0.1:9/rows.csv is no remote place: http:// is not encrypted"),
+                "{said}"
+            );
         }
     }
 
