@@ -64,13 +64,6 @@ pub const NUMBERS_SKIPPED_MAX: u64 = 1 << 44;
 /// Partners tried for one due exchange before it waits for the next interval.
 pub const PARTNERS_TRIED_MAX: u32 = 3;
 
-/// Who has accepted an exchange and then said nothing is passed over for so many times as long as it was waited for, where others
-/// can be asked: one that never answers takes a seventeenth of a node's time at most (a guess).
-pub const SILENT_PASSED_OVER_FACTOR: u32 = 16;
-
-/// Partners of whom such silences are remembered: as many as may be connected.
-pub const SILENT_PARTNERS_MAX: usize = CONNECTIONS_MAX;
-
 /// Links that a node has at most; each keeps a reference of two bytes a parameter.
 pub const LINKS_MAX: usize = 5;
 

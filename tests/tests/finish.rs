@@ -126,18 +126,3 @@ fn a_length_is_for_the_founder_alone() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("another one has founded this run") && said.contains("hint: "), "{said}");
 }
-
-/// Its owner would wait for an end that does not come.
-#[test]
-fn hours_that_are_asked_for_beside_an_end_that_is_ordered_are_told_to_change_nothing() {
-    let place = Place::new(&TINY_RUN.replace("total_steps = 100000\n", ""));
-    let founder = place.start("founder", &[]);
-    founder.wait_for("a pace", |report| report.steps >= 50 && report.tokens_per_second > 0.0);
-    let (code, said) = finish(&place.at("founder"), &["--in", "1h"]);
-    assert_eq!(code, 0, "{said}");
-    assert!(founder.stop().status.success());
-    let founder = place.spawn("founder", &["start", "--hours", "2"]);
-    founder.wait_for_warning("the end of this run is ordered already");
-    assert!(founder.errors().contains("--hours changes nothing"), "{}", founder.errors());
-    assert!(founder.stop().status.success());
-}

@@ -315,15 +315,3 @@ fn a_comparison_tells_the_speeds_that_the_tables_of_its_runs_tell() {
         assert!(mean > 0.0 && (told / mean - 1.0).abs() < 1e-9, "{kind}: {told}, and {mean} in the tables");
     }
 }
-
-/// It would have begun their logs anew and written another run file, and then failed.
-#[test]
-fn a_swarm_is_not_started_where_daemons_run() {
-    let place = Place::new(TINY_RUN);
-    let daemon = place.start("swarm/node-0", &[]);
-    let output = output_of(local().args(["-n", "1", "--directory"]).arg(place.at("swarm")).arg(place.run_file()));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(5) && errors.contains("daemons run in "), "{errors}");
-    assert!(!place.at("swarm/run.toml").exists(), "nothing was written");
-    assert!(daemon.stop().status.success());
-}

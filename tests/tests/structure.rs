@@ -120,7 +120,7 @@ fn every_test_that_security_rests_on_is_there() {
     let promises = std::fs::read_to_string(root().join("SECURITY.md")).expect("a file");
     let named: BTreeSet<&str> = promises
         .split('`')
-        .filter_map(|part| part.split_once("::"))
+        .filter_map(|part| part.rsplit_once("::"))
         .map(|(_, test)| test)
         .filter(|test| !test.is_empty())
         .collect();

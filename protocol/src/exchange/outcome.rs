@@ -26,9 +26,7 @@ pub(crate) enum Outcome {
     Rejected,
     /// The partner never answered.
     Unanswered,
-    /// It accepted, and then said nothing until the deadline, while others answer.
-    KeptWaiting,
-    /// It broke off later, or nobody answers in time.
+    /// It broke off later.
     BrokenOff,
 }
 

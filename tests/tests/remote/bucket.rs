@@ -68,7 +68,10 @@ fn messages_and_the_line_of_another_start_name_the_place_and_not_its_copy() {
     let objects = [("docs/a.jsonl", format!("{line}no object\n")), ("docs/README.md", "# Texts".to_owned())];
     let objects = objects.map(|(key, text)| (key.to_owned(), text.into_bytes())).into();
     let bench = Bench::new(Store { buckets: [("texts".to_owned(), objects)].into(), ..Store::default() });
-    write_run(bench.folder.path(), &TINY_RUN.replace("[data]", "[data]\nsource = \"json-lines\""));
+    write_run(
+        bench.folder.path(),
+        &TINY_RUN.replace("[data]", "[data]\nsource = \"json-lines\"\nvalidation_fraction = 0.2"),
+    );
     let start = || {
         let mut start = bench.start(&["--data", "s3://texts/docs"]);
         at(&bench, &mut start);

@@ -76,10 +76,6 @@ fn who_joins_an_open_run_as_a_closed_one_is_refused() {
     let founder = founder(&folder, &[]);
     let (code, message) = refused(&folder, &[&founder.ticket(), "--closed"]);
     assert!(code == 3 && message.contains("this run is open: --closed would part this node from it"), "{message}");
-    let file = folder.path().join("secret");
-    std::fs::write(&file, "ab".repeat(32)).expect("written");
-    let (code, message) = refused(&folder, &[&founder.ticket(), "--secret-file", text(&file)]);
-    assert!(code == 3 && message.contains("--secret-file would part this node from it"), "{message}");
 }
 
 /// A ticket is asked for in another folder than that in which the daemon was started.
