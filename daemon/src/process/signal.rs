@@ -14,7 +14,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-#[cfg(unix)]
 use crate::failure::ExitCode;
 
 /// Signals that come this soon after the first are the same wish. Nobody who wants an end at once waits so short a time
@@ -84,6 +83,29 @@ pub(crate) fn tell_of_shortened_files() {
 
 #[cfg(not(unix))]
 pub(crate) fn tell_of_shortened_files() {}
+
+/// Hears signals on a thread of its own, from when this returns on, and ends the process as interrupted once they were heard.
+///
+/// # Errors
+/// When the system has no thread or nothing to wait with.
+pub(crate) fn hear_aside<F: Future<Output = ()>>(
+    hear: impl FnOnce(Signals) -> F + Send + 'static,
+) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (listens, listening) = std::sync::mpsc::channel();
+    // Ends with the process: nothing waits for it.
+    std::thread::Builder::new().name("interruption".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            let signals = Signals::new();
+            let _ = listens.send(());
+            hear(signals).await;
+        });
+        std::process::exit(ExitCode::Interrupted as i32);
+    })?;
+    // From now on a signal ends nothing by itself.
+    let _ = listening.recv();
+    Ok(())
+}
 
 /// Hears signals from its construction on.
 pub(crate) struct Signals {

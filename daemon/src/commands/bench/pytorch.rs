@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::failure::{ExitCode, Failure};
-use crate::process::signal::Signals;
+use crate::process::signal::hear_aside;
 
 const SCRIPT: &str = include_str!("../../../../scripts/bench_pytorch.py");
 
@@ -31,20 +31,10 @@ impl Workplace {
     /// From now on Ctrl-C and SIGTERM remove it before they end this process, which drops nothing then.
     pub(super) fn remove_when_interrupted(&self) -> std::io::Result<()> {
         let folder = self.path().to_owned();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (listens, listening) = std::sync::mpsc::channel();
-        // Ends with the process: nothing waits for it.
-        std::thread::Builder::new().name("interruption".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                let mut signals = Signals::new();
-                let _ = listens.send(());
-                signals.first().await;
-            });
+        hear_aside(async move |mut signals| {
+            signals.first().await;
             let _ = std::fs::remove_dir_all(folder);
-            std::process::exit(ExitCode::Interrupted as i32);
-        })?;
-        let _ = listening.recv();
-        Ok(())
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
