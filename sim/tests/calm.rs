@@ -188,19 +188,31 @@ fn a_member_on_a_slow_line_throws_nobody_out() {
     assert_eq!(record.notices.iter().filter(|(_, host, notice)| *host != 7 && is_copy(notice)).count(), 0);
 }
 
-/// With distances odd from 1.7 usual ones on, one honest member learned alone in the first two of these, with 2.2 in the third.
+/// With distances odd from 1.7 usual ones on, one honest member learned alone in the second of these.
 #[test]
 fn a_fifth_that_lies_throws_nobody_out() {
-    for (lie, seed) in [(Lie::SignFlip, 1), (Lie::Noise, 1), (Lie::Noise, 11), (Lie::Stealth, 1)] {
-        let mut scenario = Scenario::calm(10);
-        scenario.gossip.kind = GossipKind::Links;
-        (scenario.nodes[3].lie, scenario.nodes[8].lie) = (Some(lie), Some(lie));
-        let mut swarm = after(seconds(300), scenario, seed);
-        let record = swarm.record();
-        let honest = record.lives.iter().filter(|life| life.is_honest);
-        let worst = honest.map(|life| life.loss / record.first_loss).fold(0.0, f64::max);
+    for (lie, seed) in [(Lie::SignFlip, 1), (Lie::SignFlip, 21), (Lie::Stealth, 1)] {
+        let worst = worst_of_the_honest(lie, seed);
         assert!(worst < 0.03, "{lie:?}, seed {seed}: one is left with {worst} of the first loss");
     }
+}
+
+/// Five of these twenty swarms lost one where the first exchanges let in three times as much as training had moved the model.
+#[test]
+fn of_many_swarms_in_which_a_fifth_sends_noise_hardly_one_loses_an_honest_member() {
+    let lost = (16..36).filter(|seed| worst_of_the_honest(Lie::Noise, *seed) >= 0.03).count();
+    assert!(lost <= 1, "{lost} of 20");
+}
+
+/// The loss of the honest member that has learned least in 300 s beside two liars in ten, as a share of the first loss.
+fn worst_of_the_honest(lie: Lie, seed: u64) -> f64 {
+    let mut scenario = Scenario::calm(10);
+    scenario.gossip.kind = GossipKind::Links;
+    (scenario.nodes[3].lie, scenario.nodes[8].lie) = (Some(lie), Some(lie));
+    let mut swarm = after(seconds(300), scenario, seed);
+    let record = swarm.record();
+    let honest = record.lives.iter().filter(|life| life.is_honest);
+    honest.map(|life| life.loss / record.first_loss).fold(0.0, f64::max)
 }
 
 /// Nothing but the time of a step says how long an exchange of such members takes.
