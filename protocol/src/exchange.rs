@@ -36,6 +36,7 @@ mod part_state;
 mod progress;
 mod responder;
 mod reunion;
+mod silent;
 mod starter;
 mod step_time;
 mod terms;

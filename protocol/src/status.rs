@@ -75,7 +75,7 @@ pub struct Status {
     pub disagreement: Option<f64>,
     /// Steps between own exchanges at present.
     pub interval_steps: f64,
-    /// Ξ̂ over local progress, a running mean; 0.4 to 0.8 is best, above 1.5 the models drift apart.
+    /// Ξ̂ over local progress, a running mean that no single exchange moves far; 0.4 to 0.8 is best, above 1.5 the models drift apart.
     pub disagreement_ratio: Option<f64>,
     /// The uplink as the last transfers that were large enough to tell have shown it, in bytes a second; `None` before one.
     pub uplink_bytes_per_second: Option<f64>,

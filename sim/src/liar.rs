@@ -102,6 +102,12 @@ impl Liar {
         (header, payload)
     }
 
+    /// Whether it keeps this to itself, and believes to have sent it.
+    pub(crate) fn withholds(&self, header: &TransferHeader) -> bool {
+        let is_answer = matches!(header, TransferHeader::ReplyCodes { .. } | TransferHeader::Merged { .. });
+        self.lie == Lie::Silent && is_answer
+    }
+
     /// Now and then, what a driver says of its words instead of passing them on.
     pub(crate) fn garbles(&mut self) -> Option<Misbehaviour> {
         let is_garbage = self.lie == Lie::Garbage && self.random.random::<f64>() < GARBAGE_SHARE;
@@ -142,7 +148,7 @@ impl Liar {
             Lie::SignFlip => values.map(|value| -value).collect(),
             Lie::Noise => values.map(|value| value + self.random.random_range(-NOISE..NOISE)).collect(),
             Lie::Stealth => values.zip(&self.direction).map(|(value, way)| value + shift * way).collect(),
-            Lie::Replay | Lie::ForgedProgress | Lie::Garbage | Lie::BitFlips => return truth.clone(),
+            Lie::Replay | Lie::ForgedProgress | Lie::Garbage | Lie::BitFlips | Lie::Silent => return truth.clone(),
         };
         falsified.into()
     }

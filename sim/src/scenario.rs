@@ -99,11 +99,13 @@ pub enum Lie {
     Garbage,
     /// Sends payloads of which one bit fell over now and then: its memory fails.
     BitFlips,
+    /// Accepts exchanges, takes what is sent, and never answers.
+    Silent,
 }
 
 impl Lie {
     /// All of them.
-    pub const ALL: [Lie; 8] = [
+    pub const ALL: [Lie; 9] = [
         Lie::WrongNorm,
         Lie::SignFlip,
         Lie::Noise,
@@ -112,6 +114,7 @@ impl Lie {
         Lie::ForgedProgress,
         Lie::Garbage,
         Lie::BitFlips,
+        Lie::Silent,
     ];
 }
 

@@ -80,7 +80,7 @@ fn who_has_ended_trains_on_where_the_founder_sets_a_later_end() {
     let order = |steps| Incident::Finish { at: 11, steps };
     scenario.nodes[11] = NodePlan { step_time: Duration::from_millis(400), ..scenario.nodes[10].clone() };
     let scenario = scenario.at(seconds(40), order(40.0)).at(seconds(43), order(600.0));
-    let mut swarm = after(seconds(43), scenario, 2);
+    let mut swarm = after(seconds(43), scenario, 3);
     let ended = |swarm: &Swarm, host| swarm.status(host).expect("it runs").phase != Phase::Training;
     let before: Vec<usize> = (0..12).filter(|host| ended(&swarm, *host)).collect();
     assert!(!before.is_empty() && before.len() < 12, "{before:?} have ended");

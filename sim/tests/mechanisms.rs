@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::manifest::{GossipKind, GossipSpec};
-use murmur_sim::{Incident, NetworkSpec, QuadraticSpec, Scenario, Swarm, TrainerSpec};
+use murmur_sim::{Incident, Lie, NetworkSpec, QuadraticSpec, Scenario, Swarm, TrainerSpec};
 
 use crate::{after, seconds};
 
@@ -171,4 +171,21 @@ fn a_machine_that_gets_notice_hands_on_what_it_has_learned() {
         let lost = progress_of_the_other(leaving_max, end.clone());
         assert!(lost < 60.0, "{end:?}: {lost}");
     }
+}
+
+/// One of eight accepts exchanges and never answers in them. The others merge 93 % as many of their own as among honest ones.
+#[test]
+fn one_that_accepts_and_never_answers_costs_the_others_little() {
+    let mut scenario = eight(GossipKind::Pairs);
+    let merged = |scenario: &Scenario| {
+        mean(3, scenario, |mut swarm| {
+            swarm.run_until(seconds(300));
+            let of = |host: usize| swarm.status(host).expect("it runs").exchanges.completed_as_starter;
+            (0..7).map(of).sum::<u64>() as f64
+        })
+    };
+    let among_honest = merged(&scenario);
+    scenario.nodes[7].lie = Some(Lie::Silent);
+    let share = merged(&scenario) / among_honest;
+    assert!(share > 0.88, "{share} of {among_honest}");
 }

@@ -80,8 +80,8 @@ pub(crate) struct Averaging {
     pub(super) step_time: StepTime,
     reunions: Reunions,
     pub(crate) links: Links,
-    /// How far own training had moved the model before the one that was copied.
-    travel_of_copy: f64,
+    /// How far own training had moved the model before the one that was copied; `None` for one that began with the run.
+    travel_of_copy: Option<f64>,
     /// How far own training had moved the model when the round began.
     travel_before: f64,
     /// Whether it moved the model between the last two rounds.
@@ -145,7 +145,7 @@ impl Averaging {
             step_time: StepTime::default(),
             reunions: Reunions::default(),
             links: Links::default(),
-            travel_of_copy: 0.0,
+            travel_of_copy: (training.progress > 0.0).then_some(0.0),
             travel_before: 0.0,
             has_moved: false,
             usual_in_training: 0.0,
@@ -156,7 +156,7 @@ impl Averaging {
     /// second peer lets in, where one was asked.
     pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
-        self.travel_of_copy = self.training.travel;
+        self.travel_of_copy = Some(self.training.travel);
         for state in self.parts.values_mut() {
             (state.scales, state.outlier) = (None, OutlierDetection::default());
             (state.is_stuck, state.is_beyond_grid, state.is_near) = (false, false, false);
@@ -359,7 +359,9 @@ impl Averaging {
     fn clip_norm(&self, part: Part) -> f64 {
         let unknown = PartState::default();
         let PartState { clip: history, travel_before, .. } = self.parts.get(&part).unwrap_or(&unknown);
-        history.norm(self.gossip.clip_factor, self.training.travel - travel_before.max(self.travel_of_copy))
+        let (first, of_copy) = self.travel_of_copy.map_or((FIRST_CLIP, 0.0), |travel| (FIRST_CLIP_OF_COPY, travel));
+        let travel = self.training.travel - travel_before.max(of_copy);
+        history.norm(self.gossip.clip_factor, first * travel)
     }
 
     /// Takes in what a merge found out and orders the correction.
@@ -484,16 +486,6 @@ impl Averaging {
         let fragments = f64::from(self.turns.shared_count(partner));
         terms.factor * (terms.progress_difference / fragments).clamp(-limit, limit)
     }
-}
-
-/// How long a proposal waits for its answer before it is repeated.
-pub(super) fn answer_timeout() -> TimeoutEstimator {
-    TimeoutEstimator::new(PROPOSAL_REPEAT_PERIOD, PROPOSAL_REPEAT_PERIOD_MIN, PROPOSAL_DOUBLINGS_MAX)
-}
-
-/// How long a starter may have an exchange answered and remembered.
-pub(super) fn longest_deadline(parameters: usize) -> Duration {
-    exchange_timeout(parameters).saturating_mul(1 << EXCHANGE_DOUBLINGS_MAX) + STEP_TIME_MAX * STEPS_OF_AN_EXCHANGE
 }
 
 #[cfg(test)]

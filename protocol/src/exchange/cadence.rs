@@ -5,9 +5,11 @@
 //! measures for free how far apart two models are; set against what own training did meanwhile this tells whether
 //! averaging keeps up (consensus control: Kong et al., ICML 2021).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::uplink::Uplink;
+use crate::bounds::CLIP_HISTORY;
 use crate::manifest::GossipSpec;
 use crate::numerics::round_bytes;
 
@@ -35,6 +37,10 @@ const GROW: f64 = 1.25;
 /// Weight of the newest exchange in the running means.
 const NEWEST: f64 = 0.125;
 
+/// A ratio counts as at most so many times the median of the last ones: a single partner says how far its model is, and may lie. As
+/// with distances that are odd.
+const RATIO_OVER_MEDIAN_MAX: f64 = 2.5;
+
 /// The interval between own exchanges, in steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Cadence {
@@ -49,8 +55,8 @@ pub(crate) struct Cadence {
     upload_cap: Option<f64>,
     /// What this node sends in an interval: its own exchange and one that it answers.
     round_bytes: f64,
-    /// Ξ̂ ÷ local progress.
-    ratio: Option<f64>,
+    /// Ξ̂ ÷ local progress of the last exchanges, the oldest first; at most [`CLIP_HISTORY`].
+    ratios: VecDeque<f64>,
     /// Distances measured, up to [`TELLING_EXCHANGES`].
     distances: u32,
     /// The ratio above which models drift apart so far that it is told.
@@ -71,7 +77,7 @@ impl Cadence {
             uplink: Uplink::default(),
             upload_cap,
             round_bytes: round_bytes(parameters, gossip) as f64,
-            ratio: None,
+            ratios: VecDeque::new(),
             distances: 0,
             alarming: gossip.kind.ratio_band().drifting,
             is_limited: false,
@@ -83,16 +89,22 @@ impl Cadence {
         self.interval
     }
 
-    /// Ξ̂ ÷ local progress, once measured.
+    /// Ξ̂ ÷ local progress, once measured: the mean of the last exchanges, of which none counts as much more than their median.
     pub(crate) fn ratio(&self) -> Option<f64> {
-        self.ratio
+        let mut sorted: Vec<f64> = self.ratios.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        let most = RATIO_OVER_MEDIAN_MAX * sorted.get(sorted.len().checked_sub(1)? / 2)?;
+        Some(sorted.iter().map(|ratio| ratio.min(most)).sum::<f64>() / sorted.len() as f64)
     }
 
     /// A merge found models `distance` apart, after own training had moved ours by `local_progress`.
     pub(crate) fn on_distance(&mut self, distance: f64, local_progress: f64) {
         if local_progress > 0.0 {
             let ratio = distance / std::f64::consts::SQRT_2 / local_progress;
-            self.ratio = Some(running_mean(self.ratio, ratio));
+            if self.ratios.len() == CLIP_HISTORY {
+                self.ratios.pop_front();
+            }
+            self.ratios.push_back(ratio);
             self.distances = TELLING_EXCHANGES.min(self.distances + 1);
         }
     }
@@ -140,7 +152,7 @@ impl Cadence {
         // One step more: an exchange begins and ends at boundaries.
         let steps = running_mean(self.exchange_steps, steps as f64 + 1.0);
         self.exchange_steps = Some(steps);
-        let is_drifting = self.ratio.is_some_and(|ratio| ratio > RATIO_HIGH);
+        let is_drifting = self.ratio().is_some_and(|ratio| ratio > RATIO_HIGH);
         // Two jobs for an own exchange and two for an answered one; models that drift apart may cost more.
         let work = if step_seconds > 0.0 { 4.0 * self.worker_seconds / (WORKER_SHARE * step_seconds) } else { 0.0 };
         let duty = if is_drifting { 1.0 } else { DUTY };
@@ -153,7 +165,8 @@ impl Cadence {
             (self.interval * SHRINK).max(target)
         };
         let was_limited = self.is_limited;
-        let is_alarming = self.distances == TELLING_EXCHANGES && self.ratio.is_some_and(|ratio| ratio > self.alarming);
+        let is_alarming =
+            self.distances == TELLING_EXCHANGES && self.ratio().is_some_and(|ratio| ratio > self.alarming);
         self.is_limited = is_alarming && self.interval <= target && self.interval > self.range.0;
         self.is_limited && !was_limited
     }
@@ -267,6 +280,21 @@ mod tests {
         cadence.on_distance(30.0, 1.0);
         let told = (0..50).filter(|_| cadence.on_exchange(29, 0.1)).count();
         assert_eq!((cadence.interval(), told), (30.0, 1));
+    }
+
+    #[test]
+    fn one_distance_that_is_a_lie_hardly_moves_the_ratio_and_ones_that_alternate_do() {
+        for at in 0..20 {
+            let mut cadence = cadence();
+            (0..20).for_each(|number| cadence.on_distance(if number == at { 1e30 } else { 1.0 }, 1.0));
+            let usual = 1.0 / std::f64::consts::SQRT_2;
+            let ratio = cadence.ratio().expect("measured");
+            assert!((usual * 0.999..usual * 1.2).contains(&ratio), "{ratio}, the lie being the one at {at}");
+        }
+        let mut cadence = cadence();
+        (0..20).for_each(|number| cadence.on_distance([2.0, 4.0][number % 2], std::f64::consts::FRAC_1_SQRT_2));
+        let ratio = cadence.ratio().expect("measured");
+        assert!((2.9..3.1).contains(&ratio), "{ratio}: some partners are further than others");
     }
 
     #[test]

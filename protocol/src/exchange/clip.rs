@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::bounds::{CLIP_HISTORY, CLIP_HISTORY_MIN, FIRST_CLIP_SHARE};
+use crate::bounds::{CLIP_HISTORY, CLIP_HISTORY_MIN};
 
 /// The median of honest norms is at most this many lower thirds (a guess: partners differ by their ages).
 const SPREAD: f64 = 1.5;
@@ -60,10 +60,10 @@ impl ClipHistory {
     }
 
     /// τ: `factor` usual norms. Nothing is clipped that is hardly apart: where others are nearer still, a model would stay there
-    /// for ever. Before these are known what was told, or a share of `travel`, how far own training has moved
-    /// the model since it was copied at most: in a young run distances soon are many times what they were when it was told.
-    pub(crate) fn norm(&self, factor: f64, travel: f64) -> f64 {
-        let first = if self.has_enough() { 0.0 } else { FIRST_CLIP_SHARE * travel };
+    /// for ever. Before these are known what was told, or `first`, which grows with what own training has done to the model: in a
+    /// young run distances soon are many times what they were when it was told.
+    pub(crate) fn norm(&self, factor: f64, first: f64) -> f64 {
+        let first = if self.has_enough() { 0.0 } else { first };
         self.usual().map_or(first, |usual| first.max(factor * usual.max(self.least)))
     }
 }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn the_limit_is_never_unbounded_and_ignores_one_outlier() {
         let mut clip = ClipHistory::default();
-        assert_eq!(clip.norm(2.5, 2.0), FIRST_CLIP_SHARE * 2.0);
+        assert_eq!(clip.norm(2.5, 6.0), 6.0);
         for norm in [1.0, 1e9, 1.0, 1e9, 1.0] {
             clip.record(norm, 0.0);
         }
@@ -119,7 +119,7 @@ mod tests {
             assert!(clip.norm(1.0, 0.0) >= USUAL_LEFT.powi(round as i32));
         }
         clip.begin_anew(0.1);
-        assert_eq!((clip.norm(2.0, 0.0), clip.norm(2.0, 1.0)), (0.2, FIRST_CLIP_SHARE), "as told, or as it moves");
+        assert_eq!((clip.norm(2.0, 0.0), clip.norm(2.0, 1.0)), (0.2, 1.0), "as told, or as it moves");
         (0..CLIP_HISTORY_MIN).for_each(|_| clip.record(0.01, 0.0));
         assert!((0.05..0.1).contains(&clip.norm(1.0, 1.0)), "from there it falls");
         (0..CLIP_HISTORY).for_each(|_| clip.record(1.0, 0.0));

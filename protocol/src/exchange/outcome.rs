@@ -26,7 +26,9 @@ pub(crate) enum Outcome {
     Rejected,
     /// The partner never answered.
     Unanswered,
-    /// It broke off later.
+    /// It accepted, and then said nothing until the deadline, while others answer.
+    KeptWaiting,
+    /// It broke off later, or nobody answers in time.
     BrokenOff,
 }
 

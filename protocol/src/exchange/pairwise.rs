@@ -358,6 +358,7 @@ impl Pairwise {
         let Some(part) = self.averaging.turns.take(round, has_partner) else { return };
         let fragment = part.fragment.index;
         partners.retain(|(_, holding)| holding.holds(fragment));
+        self.starter.pass_over_silent(now, &mut partners);
         let mut way = Way::Grid;
         if self.averaging.gossip.kind == GossipKind::Links && self.averaging.has_moved && !is_last {
             let is_believed = |peer| reputation.influence(peer) >= LINK_INFLUENCE_MIN;
@@ -408,7 +409,7 @@ impl Pairwise {
                 }
             }
             Outcome::Unanswered | Outcome::BrokenOff => self.averaging.cadence.on_failure(),
-            Outcome::Merged { .. } | Outcome::Rejected | Outcome::Probed(_) => {}
+            Outcome::Merged { .. } | Outcome::Rejected | Outcome::KeptWaiting | Outcome::Probed(_) => {}
         }
     }
 

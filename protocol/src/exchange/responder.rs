@@ -5,9 +5,10 @@ mod incoming;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::averaging::{Averaging, Circumstances, longest_deadline};
+use super::averaging::{Averaging, Circumstances};
 use super::outbound::Outbound;
 use super::terms::Terms;
+use super::timeout::longest_deadline;
 use crate::bounds::*;
 use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
 use crate::event::TrainingReport;

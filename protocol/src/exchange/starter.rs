@@ -1,10 +1,13 @@
 //! The exchange that this node starts: at most one at a time.
 
-use super::averaging::{Averaging, Circumstances, answer_timeout};
+mod outgoing;
+
+use super::averaging::{Averaging, Circumstances};
 use super::outbound::{Correspondence, Outbound};
 use super::outcome::{Ended, Outcome, Probed, Way};
+use super::silent::SilentPartners;
 use super::terms::{Terms, screen_accept};
-use super::timeout::TimeoutEstimator;
+use super::timeout::{TimeoutEstimator, answer_timeout};
 use crate::bounds::*;
 use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
 use crate::event::TrainingReport;
@@ -20,6 +23,7 @@ use crate::random::{Generator, RngExt, stream};
 use crate::reputation::Reputation;
 use crate::time::Time;
 use crate::{Payload, Snapshot};
+use outgoing::{Outgoing, Stage};
 
 /// The sub-machine of own exchanges.
 #[derive(Debug)]
@@ -36,45 +40,10 @@ pub(crate) struct Starter {
     tried: u32,
     /// How long partners take to answer a proposal.
     answers: TimeoutEstimator,
+    silent: SilentPartners,
     outgoing: Option<Outgoing>,
     /// What became of the last exchange, until the node asks.
     ended: Option<Ended>,
-}
-
-/// The exchange under way.
-#[derive(Debug)]
-struct Outgoing {
-    number: ExchangeNumber,
-    partner: PeerId,
-    /// Which fragments it holds.
-    holding: Holding,
-    width: CodeWidth,
-    propose: Propose,
-    began: Time,
-    began_at_steps: u64,
-    /// Times that the proposal was sent again.
-    repeats: u32,
-    /// On a link: what both sides have; `None` where this side is to send a new one.
-    reference: Option<Reference>,
-    /// The first answer: a later one must say the same.
-    accept: Option<Accept>,
-    repeat_at: Time,
-    deadline: Time,
-    stage: Stage,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// Waits for ACCEPT.
-    Proposed,
-    /// Waits for the trainer.
-    TakingSnapshot(Terms),
-    /// Waits for a worker.
-    Encoding(Terms, Circumstances),
-    /// Our scales and codes are on their way; waits for the partner's codes, and until it has merged.
-    AwaitingReply(Terms, Circumstances, Box<Correspondence>),
-    /// Waits for a worker.
-    Merging(Terms, Circumstances),
 }
 
 impl Starter {
@@ -87,6 +56,7 @@ impl Starter {
             round: 0,
             tried: 0,
             answers: answer_timeout(),
+            silent: SilentPartners::default(),
             outgoing: None,
             ended: None,
         }
@@ -152,6 +122,11 @@ impl Starter {
         self.outgoing.as_ref().map(|outgoing| outgoing.deadline.min(outgoing.repeat_at))
     }
 
+    /// Leaves out who was asked and said nothing lately, unless that is everybody.
+    pub(crate) fn pass_over_silent(&self, now: Time, partners: &mut Vec<(PeerId, Holding)>) {
+        self.silent.pass_over(now, partners);
+    }
+
     /// Proposes to exchange `part` with one of `partners`; `false` where nobody can be asked.
     pub(crate) fn start(
         &mut self,
@@ -182,6 +157,7 @@ impl Starter {
         }
         // A joiner waits for its check, and another peer may make it.
         let limit = if is_probe { averaging.timeout.short_limit() } else { averaging.timeout.limit() };
+        let limit = limit.saturating_mul(self.silent.patience(partner)).min(averaging.timeout.ceiling());
         let propose = Propose {
             exchange: number,
             part,
@@ -410,6 +386,7 @@ impl Starter {
             Ok(merged) if terms.is_outdated(merged, averaging.reach(terms.part)) => ExchangeFailure::Outdated,
             Ok(merged) => {
                 averaging.timeout.record(now - *began);
+                self.silent.on_merged(*partner);
                 averaging.complete(merged, terms, *about, reputation, out);
                 let outcome = if terms.is_probe() {
                     Outcome::Probed(Probed {
@@ -441,10 +418,13 @@ impl Starter {
             outgoing.deadline = now + averaging.timeout.limit();
         } else if is_over || is_repeat_due && outgoing.is_unheard() {
             // A proposal waits for no step and no merge: who has not answered it says nothing of how long these take.
-            if !matches!(outgoing.stage, Stage::Proposed) {
+            let is_partners =
+                outgoing.is_with_partner() && self.silent.on_silence(now, outgoing.partner, now - outgoing.began);
+            if !matches!(outgoing.stage, Stage::Proposed) && !is_partners {
                 averaging.timeout.record_in_vain();
             }
             self.fail(ExchangeFailure::DeadlinePassed, averaging, out);
+            self.ended.iter_mut().filter(|_| is_partners).for_each(|ended| ended.outcome = Outcome::KeptWaiting);
         } else if is_repeat_due {
             let is_waiting = match &outgoing.stage {
                 Stage::Proposed => true,
@@ -485,16 +465,5 @@ impl Starter {
         };
         self.ended = Some(Ended { partner, holding, part: propose.part, outcome });
         averaging.fail(partner, failure, out);
-    }
-}
-
-impl Outgoing {
-    fn is(&self, peer: PeerId, number: ExchangeNumber) -> bool {
-        self.partner == peer && self.number == number
-    }
-
-    /// Whether nobody has answered the proposal and all its repeats.
-    fn is_unheard(&self) -> bool {
-        matches!(self.stage, Stage::Proposed) && self.repeats == PROPOSAL_REPEATS_MAX
     }
 }

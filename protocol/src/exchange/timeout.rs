@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::bounds::*;
+
 /// Learns how long something takes.
 #[derive(Clone, Debug)]
 pub(crate) struct TimeoutEstimator {
@@ -92,6 +94,16 @@ impl TimeoutEstimator {
         };
         base.saturating_mul(1 << self.doublings).min(self.ceiling())
     }
+}
+
+/// How long a proposal waits for its answer before it is repeated.
+pub(super) fn answer_timeout() -> TimeoutEstimator {
+    TimeoutEstimator::new(PROPOSAL_REPEAT_PERIOD, PROPOSAL_REPEAT_PERIOD_MIN, PROPOSAL_DOUBLINGS_MAX)
+}
+
+/// How long a starter may have an exchange answered and remembered.
+pub(super) fn longest_deadline(parameters: usize) -> Duration {
+    exchange_timeout(parameters).saturating_mul(1 << EXCHANGE_DOUBLINGS_MAX) + STEP_TIME_MAX * STEPS_OF_AN_EXCHANGE
 }
 
 #[cfg(test)]

@@ -195,7 +195,7 @@ impl Node {
             }
             // An exchange that was under way when the model was replaced.
             Outcome::Merged { .. } => {}
-            Outcome::Rejected | Outcome::Unanswered | Outcome::BrokenOff => {
+            Outcome::Rejected | Outcome::Unanswered | Outcome::KeptWaiting | Outcome::BrokenOff => {
                 let is_refused = matches!(outcome, Outcome::Rejected);
                 self.joining.on_no_check(now, checker, is_refused, self.pairwise.probe_timeout());
             }

@@ -304,6 +304,10 @@ impl Swarm {
                 return;
             }
         }
+        if host.liar.as_ref().is_some_and(|liar| liar.withholds(&header)) {
+            self.reply(index, Duration::from_millis(10), Event::TransferFinished { transfer });
+            return;
+        }
         let to = host.link_to(peer).and_then(|link| self.network.link(link)).map(|link| link.other_end(index));
         let reason = if !to.is_some_and(|to| self.network.is_direct(index, to)) {
             Some("no direct connection")

@@ -23,6 +23,23 @@ fn of_fragments(fragments: u16, holding: Holding) -> Averaging {
     Averaging::new((gossip, turns), parameters, TrainingReport::default(), None)
 }
 
+/// Before it knows how far others usually are.
+#[test]
+fn who_began_with_the_run_lets_in_less_at_first_than_who_has_copied() {
+    let limit = |averaging: &mut Averaging| {
+        averaging.training.travel += 2.0;
+        averaging.clip_norm(part(0))
+    };
+    let mut averaging = averaging();
+    assert_eq!(limit(&mut averaging), FIRST_CLIP * 2.0);
+    averaging.begin_ramp(None);
+    assert_eq!(limit(&mut averaging), FIRST_CLIP_OF_COPY * 2.0, "its travel before was another model's");
+    let turns = Turns::new(&Fragments::equal(1024, 2), Holding::ALL);
+    let resumed = TrainingReport { progress: 1.0, ..TrainingReport::default() };
+    let mut resumed = Averaging::new((RunManifest::default().gossip, turns), 1024, resumed, None);
+    assert_eq!(limit(&mut resumed), FIRST_CLIP_OF_COPY * 2.0, "it is a copy of its own");
+}
+
 /// Halves that were apart for twenty seconds, sixty rounds of a fast swarm, lost their trust in each other.
 #[test]
 fn ten_rounds_apart_are_an_absence_and_thirty_seconds_always() {
