@@ -436,6 +436,7 @@ impl Swarm<'_> {
             for command in next_commands(&child.directory, &self.manifest, &given) {
                 note(&format!("  {command}"));
             }
+            note(&format!("  murmur report {}", quoted(&self.folder)));
         }
         Ok(summary)
     }

@@ -174,6 +174,18 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
+/// The name of a data directory stands in what a daemon prints and writes: JSON, units, lines to paste.
+///
+/// # Errors
+/// When it is not UTF-8.
+pub(crate) fn check_name(root: &Path) -> Result<(), Failure> {
+    let refused = || {
+        Failure::new(ExitCode::Files, format!("the name of {} is not UTF-8", root.display()))
+            .hint("choose another data directory with --data-dir; the default one is in $XDG_DATA_HOME")
+    };
+    root.to_str().map(|_| ()).ok_or_else(refused)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,5 +211,15 @@ mod tests {
             std::fs::read_dir(folder.path()).expect("there").flatten().map(|entry| entry.file_name()).collect();
         names.sort();
         assert_eq!(names, [name, "page.html", "page.tmp", "taken"].map(std::ffi::OsString::from), "no file is left");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_directory_whose_name_is_no_text_is_refused_before_it_is_there() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"x\xff");
+        let error = DataDirectory::open(&folder.path().join(name)).expect_err("no text");
+        assert!(error.to_string().contains("is not UTF-8"), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
 }

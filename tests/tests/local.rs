@@ -83,8 +83,8 @@ fn a_local_swarm_that_is_finished_says_so_instead_of_a_table() {
         assert!(output.status.success(), "{errors}");
         (String::from_utf8_lossy(&output.stdout).into_owned(), errors)
     };
-    let (table, _) = again();
-    assert!(table.contains("own steps"), "{table}");
+    let (table, said) = again();
+    assert!(table.contains("own steps") && said.contains("\n  murmur report "), "{table}{said}");
     let (table, said) = again();
     assert!(table.is_empty(), "nothing was trained: {table}");
     assert!(said.contains("complete    this run is finished: own 50") && said.contains("validation loss "), "{said}");

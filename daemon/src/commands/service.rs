@@ -13,7 +13,7 @@ use crate::cli::ServiceOptions;
 use crate::console::{note, print_line, quoted};
 use crate::failure::{ExitCode, Failure, to_write};
 use crate::settings::{NodeSettings, load_node_settings, load_run_manifest};
-use crate::store::{DataDirectory, SECRET_FILE, remember, write_private};
+use crate::store::{DataDirectory, SECRET_FILE, check_name, remember, write_private};
 
 pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
@@ -26,6 +26,7 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
                     --ticket TICKET joins one";
         return Err(Failure::new(ExitCode::Files, message).hint(hint).into());
     }
+    check_name(&directory)?;
     refuse_of_another_run(&directory, ticket.as_ref(), run.as_ref())?;
     let manifest = run.or_else(|| DataDirectory::claimed_manifest(&directory)).unwrap_or_default();
     refuse_without_files(&manifest, &settings)?;

@@ -117,6 +117,7 @@ impl DataDirectory {
             let message = format!("cannot use the data directory {}", root.display());
             Failure::new(ExitCode::Files, message).hint("choose another one with --data-dir")
         };
+        super::check_name(root)?;
         let is_new = !root.exists();
         std::fs::create_dir_all(root.join("checkpoints")).with_context(unusable)?;
         match Lock::take(root) {
