@@ -198,7 +198,7 @@ fn a_fifth_that_lies_throws_nobody_out() {
     }
 }
 
-/// Five of these twenty swarms lost one where the first exchanges let in three times as much as training had moved the model.
+/// Four of these twenty swarms lose one where the first exchanges let in three times as much as training has moved the model.
 #[test]
 fn of_many_swarms_in_which_a_fifth_sends_noise_hardly_one_loses_an_honest_member() {
     let lost = (16..36).filter(|seed| worst_of_the_honest(Lie::Noise, *seed) >= 0.03).count();
