@@ -56,6 +56,8 @@ pub struct Captain {
     epoch: u64,
     /// The cut that there is; whatever becomes of a new one, its stages are in memory where helpers are connected.
     cut: Option<Cut>,
+    /// Steps since it was taken.
+    steps_of_cut: u64,
     /// Of the model's state.
     revision: u64,
     /// Of the owner's copy of each layer with its moments.
@@ -116,6 +118,7 @@ impl Captain {
             next_number: config.epoch.max(1),
             epoch: 0,
             cut: None,
+            steps_of_cut: 0,
             revision: 0,
             kept: vec![0; config.model.layers as usize],
             kept_parameters: vec![0; config.model.layers as usize],

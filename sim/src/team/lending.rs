@@ -19,6 +19,9 @@ const KEPT_FOR: Duration = Duration::from_secs(30);
 /// Bytes of a layer in memory, whatever they are.
 pub(crate) const LAYER_BYTES: u64 = 1000;
 
+/// What the embedding computes, in layers: it copies rows of a table.
+pub(crate) const EMBEDDING: f64 = 0.01;
+
 /// A helper's process and what it has on disk.
 #[derive(Debug)]
 pub(crate) struct Lender {
@@ -53,8 +56,8 @@ fn cost(kind: WorkKind) -> f64 {
 }
 
 /// Seconds of a piece of work.
-pub(crate) fn seconds_of(kind: WorkKind, layers: usize, speed: f64) -> f64 {
-    cost(kind) * layers as f64 / speed
+pub(crate) fn seconds_of(kind: WorkKind, layers: f64, speed: f64) -> f64 {
+    cost(kind) * layers / speed
 }
 
 pub(crate) fn offer_of(machine: &MachinePlan) -> Offer {
@@ -156,7 +159,7 @@ impl Lender {
                     Some(output) => Outcome::Output(Some(stream(output, input.rows))),
                     None => Outcome::Failed("no forward waits".to_owned()),
                 };
-                let seconds = seconds_of(work.kind, layers, 1.0);
+                let seconds = seconds_of(work.kind, layers as f64, 1.0);
                 (HelperEvent::Computed { work, outcome, busy: Duration::ZERO }, seconds)
             }
             HelperEffect::Sum { epoch, batch } => {

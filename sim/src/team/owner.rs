@@ -12,7 +12,7 @@ use murmur_protocol::{Payload, Time};
 
 use super::arithmetic::{Layer, example, of_loss};
 use super::ledger::{Learned, Ledger};
-use super::lending::{LAYER_BYTES, seconds_of};
+use super::lending::{EMBEDDING, LAYER_BYTES, seconds_of};
 use super::links::STREAM_BYTES;
 use super::plan::{Carelessness, TeamPlan};
 use super::stage::{Stage, state_bytes, states_of, stream, value};
@@ -88,13 +88,14 @@ pub(crate) fn range_of(cut: &Cut, stage: usize) -> std::ops::Range<usize> {
 
 pub(crate) fn model_costs(plan: &TeamPlan) -> ModelCosts {
     let layer = LayerCosts { operations: 3.0, bytes: LAYER_BYTES, moved_bytes: 256, ..LayerCosts::default() };
-    // The ends compute as a layer does; what they take is not counted.
-    let end = LayerCosts { bytes: 0, ..layer };
+    // The head computes as a layer does; what the ends take is not counted.
+    let head = LayerCosts { bytes: 0, ..layer };
+    let embedding = LayerCosts { operations: EMBEDDING * layer.operations, ..head };
     ModelCosts {
         layers: plan.layers,
         layer,
-        embedding: end,
-        head: end,
+        embedding,
+        head,
         stream_bytes: STREAM_BYTES,
         stage_bytes: 0,
         batch_tokens: 1000,
@@ -354,7 +355,8 @@ impl Owner {
             }
         };
         let outcome = Outcome::Output(output.map(|output| stream(output, rows)));
-        let seconds = seconds_of(work.kind, stage.layers.len(), 1.0);
+        let layers = stage.layers.len() as f64 - if embeds { 1.0 - EMBEDDING } else { 0.0 };
+        let seconds = seconds_of(work.kind, layers, 1.0);
         (CaptainEvent::Computed { work, outcome, busy: Duration::ZERO }, seconds)
     }
 

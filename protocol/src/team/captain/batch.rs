@@ -15,8 +15,9 @@ use crate::team::notice::{BatchOutcome, DropReason};
 use crate::team::work::{Direction, Outcome, Stream, Work, WorkKind};
 use crate::time::Time;
 
-/// Batches after which measured speeds may call for another cut. A guess.
-const RECONSIDERED_AFTER: u64 = 64;
+/// Steps of a cut after which measured speeds may call for another one: at first soon, for what a helper offers is the speed of its plain
+/// products, and later each time after so many as the last. Guesses.
+const RECONSIDERED_AFTER: [u64; 3] = [4, 16, 64];
 
 /// A batch under way.
 #[derive(Debug)]
@@ -98,11 +99,12 @@ impl Batch {
         self.stages.iter_mut().enumerate().find(|(_, stage)| stage.helper == Some(helper))
     }
 
-    /// The next piece of work of the captain's own, where its stream is there: of the latest stage, which frees what others hold.
+    /// The next piece of work of the captain's own, where its stream is there. The embedding's comes first: it takes hardly any time, and
+    /// without it helpers have nothing to do while the layers compute.
     fn next_work(&mut self) -> Option<(Work, Option<Stream>)> {
         let under_way = self.stages[0].forwards() - self.stages[self.stages.len() - 1].forwards();
         let is_full = self.kind == BatchKind::Evaluation && self.stages.len() > 1 && under_way >= self.in_flight;
-        let own = self.stages.iter_mut().enumerate().rev().filter(|(_, stage)| stage.helper.is_none());
+        let own = self.stages.iter_mut().enumerate().filter(|(_, stage)| stage.helper.is_none());
         let mut ready = own.filter(|(number, stage)| stage.may_go_on() && !(is_full && *number == 0));
         let (number, stage) = ready.next()?;
         let (kind, microbatch) = stage.next_work()?;
@@ -425,7 +427,9 @@ impl Captain {
             }
         }
         self.counts.stepped += 1;
-        self.reconsiders |= self.counts.stepped.is_multiple_of(RECONSIDERED_AFTER);
+        self.steps_of_cut += 1;
+        let [first, second, later] = RECONSIDERED_AFTER;
+        self.reconsiders |= [first, second].contains(&self.steps_of_cut) || self.steps_of_cut.is_multiple_of(later);
         self.end_batch(BatchOutcome::Stepped);
         lost.into_iter().for_each(|helper| self.wait_for(now, helper));
     }

@@ -260,7 +260,7 @@ impl Captain {
         let Phase::Loading(loading) = &self.phase else { return };
         if loading.awaits.is_empty() && !loading.awaits_own {
             let cut = loading.cut.clone();
-            self.cut = Some(cut.clone());
+            (self.cut, self.steps_of_cut) = (Some(cut.clone()), 0);
             self.counts.cuts += 1;
             self.phase = Phase::Ready;
             let alone = cut::alone(&self.config.model, &self.own_place(), self.config.lanes.microbatches());
