@@ -1,5 +1,7 @@
 //! Nodes that cannot be reached: relays, hole punching, and what a node knows about its own place.
 
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use murmur_network::{Connectivity, Exposure, Network, Reachability, ReachabilityState};
@@ -23,6 +25,43 @@ async fn exposed(exposure: Exposure, secret: &Option<Secret>) -> Node {
 /// A first attempt to punch a hole, and a second one half a minute later where a busy machine spoils it; or the time until a
 /// node offers probes (10 s), its peers hear of it with the next ping, and one asks.
 const PATIENT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What is logged of connections between all nodes of this process, the last lines: it is seldom that no hole can be punched, and then
+/// nothing else tells why.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+const LOGGED_LINES_MAX: usize = 5_000;
+
+struct Logged;
+
+impl Write for Logged {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.len() >= LOGGED_LINES_MAX {
+            log.drain(..LOGGED_LINES_MAX / 2);
+        }
+        log.push(String::from_utf8_lossy(line).into_owned());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn log_connections() {
+    let filter = "libp2p_dcutr=debug,libp2p_swarm=debug,libp2p_tcp=debug,murmur_network=debug";
+    let logging = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| Logged);
+    // Only the first test of the process that asks for it begins.
+    let _ = logging.try_init();
+}
+
+/// The lines that name one of these nodes.
+fn logged_of(nodes: [&Node; 2]) -> String {
+    let names = nodes.map(|node| node.peer.to_string());
+    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+    log.iter().filter(|line| names.iter().any(|name| line.contains(name))).cloned().collect()
+}
 
 /// A node behind a firewall that lets nothing in: it listens nowhere.
 async fn walled_in(secret: &Option<Secret>) -> Node {
@@ -108,6 +147,7 @@ async fn a_manifest_is_fetched_through_a_relay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hole_punch_makes_the_way_direct_and_transfers_possible() {
+    log_connections();
     for secret in RUNS {
         let mut relay = exposed(Exposure::Public, &secret).await;
         let (mut hidden, mut other) =
@@ -122,7 +162,14 @@ async fn a_hole_punch_makes_the_way_direct_and_transfers_possible() {
         other.wait_connected(hidden.peer).await;
         hidden.wait_connected(other.peer).await;
         let punched = |known: &Reachability| known.state == ReachabilityState::HolePunching;
-        let known = wait_reachability_within(PATIENT_DEADLINE, &other.network, "the verdict", punched).await;
+        let mut view = other.network.reachability();
+        let known =
+            timeout(PATIENT_DEADLINE, view.wait_for(punched)).await.map(|known| known.expect("it runs").clone());
+        let known = known.unwrap_or_else(|_| {
+            let (own, log) = (other.network.reachability(), logged_of([&other, &hidden]));
+            let (own, hidden) = (own.borrow(), hidden.network.reachability());
+            panic!("no hole was punched: {own:?}\nto {:?}\n{log}", hidden.borrow())
+        });
         assert!(known.observed.iter().all(|address| !address.is_empty()), "{known:?}");
         // The direct connection may be there before the relayed one has shaken hands, or a little later.
         let sent = payload(3 << 20, 2);
