@@ -244,6 +244,11 @@ fn a_second_daemon_on_one_machine_takes_the_next_ports_and_a_directory_of_its_ow
     assert_eq!(names, ["tiny", "tiny-2"]);
     let (code, _, errors) = machine.run(&["stop"]);
     assert!(code == 3 && errors.contains("say which") && errors.contains("tiny-2"), "{errors}");
+    let secret = machine.home.path().join("secret");
+    std::fs::write(&secret, "ab".repeat(32)).expect("written");
+    let (code, _, errors) = machine.run(&["join", &ticket, "--secret-file", text(&secret), "--data-dir", "third"]);
+    assert!(code == 4 && errors.contains("that run is open, leave --secret-file out"), "{errors}");
+    assert!(!errors.contains("searching"), "all of an open run say the same: {errors}");
     for name in ["tiny-2", "tiny"] {
         let (code, _, errors) = machine.run(&["stop", name]);
         assert_eq!(code, 0, "{errors}");
@@ -252,8 +257,6 @@ fn a_second_daemon_on_one_machine_takes_the_next_ports_and_a_directory_of_its_ow
     let (code, _, errors) = machine.run(&["start", "--closed", "--data-dir", member.to_str().expect("UTF-8")]);
     assert!(code == 3 && errors.contains("--closed would part this node from it"), "{errors}");
     let founder = machine.home.path().join("murmur/tiny");
-    let secret = machine.home.path().join("secret");
-    std::fs::write(&secret, "ab".repeat(32)).expect("written");
     for (option, more) in [("--closed", None), ("--secret-file", Some(text(&secret)))] {
         let arguments = ["start", "--data-dir", text(&founder), option].into_iter().chain(more);
         let (code, _, errors) = machine.run(&arguments.collect::<Vec<_>>());

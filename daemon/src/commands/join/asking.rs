@@ -32,8 +32,10 @@ pub(super) struct Unanswered {
     reasons: Vec<String>,
     /// What somebody said who refused.
     refusal: Option<Refusal>,
-    /// Whether the owner's file with a secret was of no use: it proves nothing for a run that is not known.
-    has_unused_secret: bool,
+    /// Whether the owner named a file with a secret. It proves nothing for a run that is not known.
+    names_secret: bool,
+    /// Whether that is known, by a ticket or from the data directory.
+    knows_run: bool,
 }
 
 impl Unanswered {
@@ -53,16 +55,18 @@ impl Unanswered {
 
 impl From<Unanswered> for Failure {
     fn from(unanswered: Unanswered) -> Failure {
-        let Unanswered { asker, reasons, refusal, has_unused_secret } = unanswered;
+        let Unanswered { asker, reasons, refusal, names_secret, knows_run } = unanswered;
         let failure = Failure::new(ExitCode::Network, format!("no member can be reached: {}", reasons.join("; ")));
         match refusal {
             Some(Refusal::NotAdmitted) => failure.hint(format!(
                 "ask the owner of that machine to admit this node's peer id, {asker} (it lasts only with --data-dir)"
             )),
+            Some(Refusal::Stranger) if names_secret => failure
+                .hint("if that run is open, leave --secret-file out; else ask for a fresh ticket of the closed one"),
             Some(Refusal::OtherRun { .. } | Refusal::Stranger) => {
                 failure.hint("ask for a fresh ticket of the run that you want to join")
             }
-            Some(Refusal::Closed) if has_unused_secret => {
+            Some(Refusal::Closed) if names_secret && !knows_run => {
                 failure.hint("--secret-file needs the run's ticket beside it: murmur join TICKET --secret-file FILE")
             }
             Some(refusal) => failure.hint(refusal.remedy()),
@@ -104,8 +108,8 @@ impl Asking {
             asker: murmur_network::peer_id(&self.identity),
             reasons,
             refusal,
-            has_unused_secret: destination.credentials.is_none()
-                && !settings.network.secret_file.as_os_str().is_empty(),
+            names_secret: !settings.network.secret_file.as_os_str().is_empty(),
+            knows_run: destination.credentials.is_some(),
         })
     }
 
@@ -130,9 +134,13 @@ impl Asking {
             connectivity: settings.network.connectivity(),
             answer_timeout: FETCH_TIMEOUT,
         };
-        // Who does not let this node in may still answer lookups. A wrong secret is wrong for all members.
+        // Who does not let this node in may still answer lookups. A wrong secret is wrong for all members, and so is any in an open run.
         let answers = matches!(unanswered.refusal, Some(Refusal::NotAdmitted));
-        let is_hopeless = matches!(unanswered.refusal, Some(Refusal::OtherSecret | Refusal::Closed));
+        let is_hopeless = match unanswered.refusal {
+            Some(Refusal::OtherSecret | Refusal::Closed) => true,
+            Some(Refusal::Stranger) => unanswered.names_secret,
+            _ => false,
+        };
         if is_hopeless || !murmur_network::is_promising(&search, answers) {
             return Err(unanswered.into());
         }
