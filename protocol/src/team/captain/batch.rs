@@ -15,9 +15,12 @@ use crate::team::notice::{BatchOutcome, DropReason};
 use crate::team::work::{Direction, Outcome, Stream, Work, WorkKind};
 use crate::time::Time;
 
-/// Steps of a cut after which measured speeds may call for another one: at first soon, for what a helper offers is the speed of its plain
-/// products, and later each time after so many as the last. Guesses.
-const RECONSIDERED_AFTER: [u64; 3] = [4, 16, 64];
+/// Steps of a cut after which measured speeds may call for another one: soon, for what a helper offers is the speed of its plain products.
+/// Guesses.
+const RECONSIDERED_AFTER: [u64; 2] = [4, 16];
+
+/// And each time after so many. Before that no team is given up for the captain alone: the first steps are slow. A guess.
+pub(super) const GIVEN_UP_AFTER: u64 = 64;
 
 /// A batch under way.
 #[derive(Debug)]
@@ -428,8 +431,8 @@ impl Captain {
         }
         self.counts.stepped += 1;
         self.steps_of_cut += 1;
-        let [first, second, later] = RECONSIDERED_AFTER;
-        self.reconsiders |= [first, second].contains(&self.steps_of_cut) || self.steps_of_cut.is_multiple_of(later);
+        let steps = self.steps_of_cut;
+        self.reconsiders |= RECONSIDERED_AFTER.contains(&steps) || steps.is_multiple_of(GIVEN_UP_AFTER);
         self.end_batch(BatchOutcome::Stepped);
         lost.into_iter().for_each(|helper| self.wait_for(now, helper));
     }

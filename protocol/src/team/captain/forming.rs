@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::batch::GIVEN_UP_AFTER;
 use super::{Captain, Phase};
 use crate::peer::PeerId;
 use crate::team::bounds::{GAIN_MIN, HELPERS_MAX, REPAYS_WITHIN, WAITING_NOTICE_PERIOD};
@@ -116,7 +117,8 @@ impl Captain {
             Err(_) if leaves && self.has_leaving() => return self.part_with_leaving(now),
             Err(_) => return,
         };
-        if leaves || (better.stages != cut.stages && self.repays(cut, &better)) {
+        let gives_up = better.of_helpers().next().is_none() && self.steps_of_cut < GIVEN_UP_AFTER;
+        if leaves || (better.stages != cut.stages && !gives_up && self.repays(cut, &better)) {
             self.take_up(now, better);
         }
     }
