@@ -19,7 +19,8 @@ use crate::time::Time;
 /// Guesses.
 const RECONSIDERED_AFTER: [u64; 2] = [4, 16];
 
-/// And each time after so many. Before that no team is given up for the captain alone: the first steps are slow. A guess.
+/// And each time after so many. Before that layers move between those who have some, and no helper is given up: the first steps are slow. A
+/// guess.
 pub(super) const GIVEN_UP_AFTER: u64 = 64;
 
 /// A batch under way.

@@ -117,7 +117,8 @@ impl Captain {
             Err(_) if leaves && self.has_leaving() => return self.part_with_leaving(now),
             Err(_) => return,
         };
-        let gives_up = better.of_helpers().next().is_none() && self.steps_of_cut < GIVEN_UP_AFTER;
+        let drops = cut.of_helpers().any(|(_, helper, _)| !better.has(helper));
+        let gives_up = drops && self.steps_of_cut < GIVEN_UP_AFTER;
         if leaves || (better.stages != cut.stages && !gives_up && self.repays(cut, &better)) {
             self.take_up(now, better);
         }
