@@ -15,13 +15,12 @@ use crate::team::notice::{BatchOutcome, DropReason};
 use crate::team::work::{Direction, Outcome, Stream, Work, WorkKind};
 use crate::time::Time;
 
-/// Steps of a cut after which measured speeds may call for another one: soon, for what a helper offers is the speed of its plain products.
-/// Guesses.
-const RECONSIDERED_AFTER: [u64; 2] = [4, 16];
+/// Steps of a cut after which measured speeds may call for another one, each time after so many. A guess.
+const RECONSIDERED_AFTER: u64 = 64;
 
-/// And each time after so many. Before that layers move between those who have some, and no helper is given up: the first steps are slow. A
-/// guess.
-pub(super) const GIVEN_UP_AFTER: u64 = 64;
+/// And soon, for what a helper offers is the speed of its plain products. Then layers move between those who have some, and no helper is
+/// given up: the first steps are slow. Guesses.
+pub(super) const RECONSIDERED_EARLY: [u64; 2] = [4, 16];
 
 /// A batch under way.
 #[derive(Debug)]
@@ -433,7 +432,7 @@ impl Captain {
         self.counts.stepped += 1;
         self.steps_of_cut += 1;
         let steps = self.steps_of_cut;
-        self.reconsiders |= RECONSIDERED_AFTER.contains(&steps) || steps.is_multiple_of(GIVEN_UP_AFTER);
+        self.reconsiders |= RECONSIDERED_EARLY.contains(&steps) || steps.is_multiple_of(RECONSIDERED_AFTER);
         self.end_batch(BatchOutcome::Stepped);
         lost.into_iter().for_each(|helper| self.wait_for(now, helper));
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::batch::GIVEN_UP_AFTER;
+use super::batch::RECONSIDERED_EARLY;
 use super::{Captain, Phase};
 use crate::peer::PeerId;
 use crate::team::bounds::{GAIN_MIN, HELPERS_MAX, REPAYS_WITHIN, WAITING_NOTICE_PERIOD};
@@ -117,8 +117,9 @@ impl Captain {
             Err(_) if leaves && self.has_leaving() => return self.part_with_leaving(now),
             Err(_) => return,
         };
-        let drops = cut.of_helpers().any(|(_, helper, _)| !better.has(helper));
-        let gives_up = drops && self.steps_of_cut < GIVEN_UP_AFTER;
+        // A new helper that is better may take another one's place at any time.
+        let is_early = RECONSIDERED_EARLY.contains(&self.steps_of_cut);
+        let gives_up = is_early && cut.of_helpers().any(|(_, helper, _)| !better.has(helper));
         if leaves || (better.stages != cut.stages && !gives_up && self.repays(cut, &better)) {
             self.take_up(now, better);
         }
